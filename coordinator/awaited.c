@@ -6,6 +6,7 @@
 
 #include "coordinator/awaited.h"
 
+#include "base/bits.h"
 #include "coordinator/core.h"
 
 bool awaited_member(const uint64_t members[LOCKSTEP_RANK_WORDS], uint32_t rank)
@@ -13,7 +14,7 @@ bool awaited_member(const uint64_t members[LOCKSTEP_RANK_WORDS], uint32_t rank)
     uint64_t any = 0;
     for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)
         any |= members[i];
-    return any == 0 || (members[rank / 64] >> rank % 64 & 1) != 0;
+    return any == 0 || bits_has(members, rank);
 }
 
 bool awaited_concerns(const struct await *await, uint32_t rank)

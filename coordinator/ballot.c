@@ -17,6 +17,7 @@
 
 #include "coordinator/ballot.h"
 
+#include "base/bits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/decision.h"
@@ -65,7 +66,7 @@ static bool ballot_may_decide(struct coordinator *core, struct job *job, bool co
     for (uint32_t rank = 0; rank < job->count; rank++) {
         if (decision_removes(job, rank) || (connected && !job_worker(core, job, rank)->connected))
             continue;
-        counted[rank / 64] |= UINT64_C(1) << rank % 64;
+        bits_add(counted, rank);
         any = true;
     }
     return any && lineage_quorum(core, job, counted);
@@ -122,7 +123,7 @@ static void ballot_ask(struct coordinator *core, struct job *job, const struct w
 // Adds a rank to those that the decision removes.
 static void ballot_remove(struct job *job, uint32_t rank)
 {
-    job->ballot.suspects[rank / 64] |= UINT64_C(1) << rank % 64;
+    bits_add(job->ballot.suspects, rank);
 }
 
 // M5: true if every member that is kept is connected, and they may decide.

@@ -5,6 +5,7 @@
 
 #include "coordinator/blame.h"
 
+#include "base/bits.h"
 #include "coordinator/awaited.h"
 #include "coordinator/beat.h"
 #include "coordinator/bounds.h"
@@ -86,7 +87,8 @@ static void blame_note_await(const struct coordinator *core, const struct worker
         return;
     }
     for (uint32_t rank = 0; rank < LOCKSTEP_MAX_WORLD; rank++)
-        picture->others[rank / 64] |= (uint64_t)awaited_concerns(await, rank) << rank % 64;
+        if (awaited_concerns(await, rank))
+            bits_add(picture->others, rank);
 }
 
 // True if a waiting member needs something of this rank that it has not done, or if no member
@@ -95,7 +97,7 @@ static bool blame_needed(const struct coordinator *core, const struct picture *p
                          const struct worker *worker)
 {
     const bool silent = beat_silent(core, worker);
-    if (picture->waiting == 0 || (picture->others[worker->rank / 64] >> worker->rank % 64 & 1) != 0)
+    if (picture->waiting == 0 || bits_has(picture->others, worker->rank))
         return true;
     for (uint32_t i = 0; i < picture->await_count; i++)
         if (awaited_concerns(picture->awaits[i], worker->rank) &&

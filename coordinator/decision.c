@@ -15,6 +15,7 @@
 
 #include "coordinator/decision.h"
 
+#include "base/bits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
@@ -41,7 +42,7 @@ struct decision {
 
 static bool set_has(const uint64_t *words, uint32_t count, uint32_t bit)
 {
-    return bit / 64 < count && (words[bit / 64] >> bit % 64 & 1) != 0;
+    return bit / 64 < count && bits_has(words, bit);
 }
 
 bool decision_removes(const struct job *job, uint32_t rank)
@@ -218,7 +219,7 @@ static void decision_touch(struct decision *decision)
             for (uint32_t w = 0; record.kind == RECORD_FINAL && w < record.total; w++)
                 decision->touched[w] |= record.words[w];
             if (record.kind == RECORD_RUNS && record.total > 1)
-                decision->touched[record.position / 64] |= UINT64_C(1) << record.position % 64;
+                bits_add(decision->touched, record.position);
         }
     }
 }
@@ -341,7 +342,7 @@ static const char *decision_slots(struct decision *decision)
     const char *why = NULL;
     decision_touch(decision);
     for (uint32_t at = 0; at < LOCKSTEP_MAX_SLOTS && !why; at++)
-        if (set_has(decision->touched, LOCKSTEP_SLOT_WORDS, at))
+        if (bits_has(decision->touched, at))
             why = decision_slot(decision, at);
     return why;
 }

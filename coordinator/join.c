@@ -7,6 +7,7 @@
 
 #include "coordinator/join.h"
 
+#include "base/bits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/gather.h"
@@ -104,10 +105,10 @@ static void join_missing_hints(struct coordinator *core, const struct job *job,
         const struct up_hello *hello = &job_worker(core, job, i)->hello;
         if (!hello->has_rank_hint)
             return;
-        taken[hello->rank_hint / 64] |= UINT64_C(1) << hello->rank_hint % 64;
+        bits_add(taken, hello->rank_hint);
     }
     for (uint32_t hint = 0; hint < job->gathering.world_max; hint++) {
-        if ((taken[hint / 64] >> hint % 64 & 1) != 0)
+        if (bits_has(taken, hint))
             continue;
         missing++;
         if (missing <= 8)

@@ -4,6 +4,7 @@
 
 #include "coordinator/kin.h"
 
+#include "base/bits.h"
 #include "coordinator/ballot.h"
 #include "coordinator/core.h"
 #include "coordinator/crossing.h"
@@ -28,8 +29,7 @@ enum kinship kin_of(const struct job *job, const struct up_hello *hello)
     const int order = lineage_compare(&own->id, &newest->id);
     if (order >= 0)
         return order == 0 ? KIN_SAME : KIN_AHEAD;
-    return lineage_has(newest->members, lineage_member(own, resume->rank)) ? KIN_BEHIND
-                                                                           : KIN_REMOVED;
+    return bits_has(newest->members, lineage_member(own, resume->rank)) ? KIN_BEHIND : KIN_REMOVED;
 }
 
 bool kin_is_coherent(const struct up_resume *resume)
@@ -48,7 +48,7 @@ uint32_t kin_dead(struct job *job, const struct worker *behind, uint32_t rank)
         return CORE_NONE;
     const struct lineage *newest = lineage_newest(job);
     const uint32_t member = lineage_member(&resume->chain[resume->chain_count - 1], rank);
-    if (lineage_has(newest->members, member))
+    if (bits_has(newest->members, member))
         return lineage_rank(newest, member);
     lineage_note_dead(job, member);
     return CORE_NONE;
@@ -122,9 +122,9 @@ static bool kin_seats(struct coordinator *core, const struct job *job, const str
     uint32_t missing = 0;
     uint32_t rank = 0;
     for (uint32_t member = 0; member < LOCKSTEP_MAX_WORLD; member++) {
-        if (!lineage_has(newer->members, member))
+        if (!bits_has(newer->members, member))
             continue;
-        const bool known = lineage_has(before->members, member);
+        const bool known = bits_has(before->members, member);
         workers[rank++] = known ? job->workers[lineage_rank(before, member)] : CORE_NONE;
         missing += !known;
     }
@@ -143,7 +143,7 @@ static void kin_dismiss(struct coordinator *core, struct job *job, const struct 
     for (uint32_t rank = 0; rank < job->count; rank++) {
         struct worker *worker = job_worker(core, job, rank);
         const uint32_t member = lineage_member(before, rank);
-        if (lineage_has(newer->members, member))
+        if (bits_has(newer->members, member))
             continue;
         if (worker->connected)
             kin_exclude(core, worker->peer, before->id, newer->id,

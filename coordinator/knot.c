@@ -30,6 +30,7 @@
 
 #include "coordinator/knot.h"
 
+#include "base/bits.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
 
@@ -100,7 +101,7 @@ static void knot_watch(struct knot *knot, uint32_t wait)
 static void knot_release(struct knot *knot, uint32_t position)
 {
     uint32_t wait = knot->watching[position];
-    knot->lacked.words[position / 64] &= ~(UINT64_C(1) << position % 64);
+    bits_remove(knot->lacked.words, position);
     while (wait != 0) {
         const uint32_t next = knot->next[wait - 1];
         knot_watch(knot, wait - 1);

@@ -25,6 +25,7 @@
 
 #include "coordinator/learning.h"
 
+#include "base/bits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
@@ -476,7 +477,7 @@ void learning_ready(struct coordinator *core, struct worker *worker, const struc
         return;
     }
     slot_follows(&job->learning, worker, slot);
-    slot->ready[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
+    bits_add(slot->ready, worker->rank);
     learning_complete(core, job, slot);
 }
 

@@ -4,6 +4,7 @@
 
 #include "coordinator/lineage.h"
 
+#include "base/bits.h"
 #include "coordinator/core.h"
 #include "coordinator/decision.h"
 #include "coordinator/job.h"
@@ -15,16 +16,6 @@ int lineage_compare(const struct generation_id *a, const struct generation_id *b
     if (a->incarnation != b->incarnation)
         return a->incarnation < b->incarnation ? -1 : 1;
     return 0;
-}
-
-bool lineage_has(const uint64_t *set, uint32_t member)
-{
-    return (set[member / 64] >> member % 64 & 1) != 0;
-}
-
-static void lineage_add(uint64_t *set, uint32_t member)
-{
-    set[member / 64] |= UINT64_C(1) << member % 64;
 }
 
 uint32_t lineage_size(const uint64_t *set)
@@ -39,7 +30,7 @@ uint32_t lineage_size(const uint64_t *set)
 uint32_t lineage_member(const struct lineage *generation, uint32_t rank)
 {
     for (uint32_t member = 0; member < LOCKSTEP_MAX_WORLD; member++)
-        if (lineage_has(generation->members, member) && rank-- == 0)
+        if (bits_has(generation->members, member) && rank-- == 0)
             return member;
     return 0;
 }
@@ -48,7 +39,7 @@ uint32_t lineage_rank(const struct lineage *generation, uint32_t member)
 {
     uint32_t rank = 0;
     for (uint32_t other = 0; other < member; other++)
-        rank += lineage_has(generation->members, other);
+        rank += bits_has(generation->members, other);
     return rank;
 }
 
@@ -64,7 +55,7 @@ void lineage_found(struct job *job)
     descent->count = 1;
     first->id = descent->founder;
     for (uint32_t rank = 0; rank < job->count; rank++)
-        lineage_add(first->members, rank);
+        bits_add(first->members, rank);
 }
 
 const struct lineage *lineage_newest(const struct job *job)
@@ -152,8 +143,8 @@ bool lineage_decide(struct job *job, struct generation_id ballot)
     memset(next, 0, sizeof(*next));
     next->id = ballot;
     for (uint32_t rank = 0, member = 0; member < LOCKSTEP_MAX_WORLD; member++)
-        if (lineage_has(before->members, member) && !decision_removes(job, rank++))
-            lineage_add(next->members, member);
+        if (bits_has(before->members, member) && !decision_removes(job, rank++))
+            bits_add(next->members, member);
     descent->count++;
     return true;
 }
@@ -162,18 +153,18 @@ bool lineage_decide(struct job *job, struct generation_id ballot)
 
 void lineage_note_dead(struct job *job, uint32_t member)
 {
-    lineage_add(job->ballot.descent.dead, member);
+    bits_add(job->ballot.descent.dead, member);
 }
 
 void lineage_note_all_dead(struct coordinator *core, struct job *job)
 {
     const struct lineage *newest = lineage_newest(job);
     for (uint32_t rank = 0, member = 0; newest && rank < job->count; member++) {
-        if (!lineage_has(newest->members, member))
+        if (!bits_has(newest->members, member))
             continue;
         const struct worker *worker = job_worker(core, job, rank++);
         if (worker->dead || worker->left) // A worker that leaves says so itself.
-            lineage_add(job->ballot.descent.dead, member);
+            bits_add(job->ballot.descent.dead, member);
     }
 }
 
@@ -184,12 +175,12 @@ static bool lineage_quorum_of(const struct coordinator *core, const struct desce
     uint32_t have = 0;
     bool proven = true; // True if all others are.
     for (uint32_t member = 0; member < LOCKSTEP_MAX_WORLD; member++) {
-        if (!lineage_has(generation->members, member))
+        if (!bits_has(generation->members, member))
             continue;
-        if (lineage_has(counted, member))
+        if (bits_has(counted, member))
             have++;
         else
-            proven = proven && lineage_has(descent->dead, member);
+            proven = proven && bits_has(descent->dead, member);
     }
     const bool made = generation->id.incarnation == core->config.incarnation;
     return 2 * have > size || (made && 2 * have == size) || proven;
@@ -203,10 +194,10 @@ bool lineage_quorum(struct coordinator *core, struct job *job, const uint64_t *c
         return false;
     lineage_note_all_dead(core, job);
     for (uint32_t rank = 0, member = 0; rank < job->count; member++) {
-        if (!lineage_has(newest->members, member))
+        if (!bits_has(newest->members, member))
             continue;
-        if (lineage_has(counted, rank++))
-            lineage_add(members, member);
+        if (bits_has(counted, rank++))
+            bits_add(members, member);
     }
     for (uint32_t i = 0; i < job->ballot.descent.count; i++)
         if (!lineage_quorum_of(core, &job->ballot.descent, &job->ballot.descent.chain[i], members))

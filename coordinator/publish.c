@@ -29,6 +29,7 @@
 
 #include "coordinator/publish.h"
 
+#include "base/bits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/hash.h"
@@ -71,9 +72,9 @@ static const char *layout_fault(const uint32_t *words, uint32_t total)
         const uint32_t index = words[1 + buckets + i];
         if (index >= LOCKSTEP_MAX_PARAMETERS)
             return "has a parameter index above the limit";
-        if ((seen[index / 64] >> index % 64 & 1) != 0)
+        if (bits_has(seen, index))
             return "has a parameter twice";
-        seen[index / 64] |= UINT64_C(1) << index % 64;
+        bits_add(seen, index);
     }
     return NULL;
 }
@@ -267,9 +268,9 @@ static bool plan_collect(struct coordinator *core, struct job *job, struct plan 
         if (!plan_wants(slot))
             continue;
         const uint32_t call = id->module * LOCKSTEP_MAX_CALLS + id->call;
-        if ((seen[call / 64] >> call % 64 & 1) != 0)
+        if (bits_has(seen, call))
             continue;
-        seen[call / 64] |= UINT64_C(1) << call % 64;
+        bits_add(seen, call);
         if (!plan_add_call(core, job, id, plan))
             return false;
     }
@@ -456,9 +457,9 @@ static const char *replan_fault(const struct up_replan *replan, const struct pub
             published->buckets[id->module] == 0)
             return "has a call that cannot be";
         const uint32_t call = id->module * LOCKSTEP_MAX_CALLS + id->call;
-        if ((seen[call / 64] >> call % 64 & 1) != 0)
+        if (bits_has(seen, call))
             return "has a call twice";
-        seen[call / 64] |= UINT64_C(1) << call % 64;
+        bits_add(seen, call);
         slots += published->buckets[id->module];
         if (slots > LOCKSTEP_MAX_SLOTS)
             return "has more slots than there may be";

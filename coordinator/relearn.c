@@ -4,6 +4,7 @@
 
 #include "coordinator/relearn.h"
 
+#include "base/bits.h"
 #include "coordinator/core.h"
 #include "coordinator/job.h"
 #include "coordinator/learning.h"
@@ -123,7 +124,7 @@ void relearn_granted(struct coordinator *core, struct worker *worker, const stru
         return;
     }
     if (!ready->unmade)
-        slot->ready[worker->rank / 64] |= UINT64_C(1) << worker->rank % 64;
+        bits_add(slot->ready, worker->rank);
     if (++worker->recalled == ready->grants)
         learning_meet(core, job, worker);
 }

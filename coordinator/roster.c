@@ -9,6 +9,7 @@
 
 #include "coordinator/roster.h"
 
+#include "base/bits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
 #include "coordinator/crossing.h"
@@ -276,7 +277,7 @@ static void roster_send(struct coordinator *core, const struct job *job, uint32_
     }
     for (uint32_t i = 0; i < job->count; i++)
         if (job_worker(core, job, i)->hello.has_gpu)
-            start->gpus[i / 64] |= UINT64_C(1) << i % 64;
+            bits_add(start->gpus, i);
     start->gpus_meet = gpus_meet(core, job);
     start->core_ranks = roster_core_ranks(core, job, rank);
     roster_fill_peers(core, job, rank, start);
@@ -427,7 +428,7 @@ void roster_reach(struct coordinator *core, struct worker *worker, const struct 
     for (uint32_t i = 0; i < reach->count; i++) {
         const uint32_t rank = reach->ranks[i];
         if (job_worker(core, job, rank)->back.unseen)
-            worker->back.seeks[rank / 64] |= UINT64_C(1) << rank % 64;
+            bits_add(worker->back.seeks, rank);
         else
             roster_fill_peer(core, job, rank, &answer->peers[answer->count++]);
     }
@@ -437,12 +438,11 @@ void roster_reach(struct coordinator *core, struct worker *worker, const struct 
 
 void roster_seen(struct coordinator *core, struct job *job, uint32_t rank)
 {
-    const uint64_t bit = UINT64_C(1) << rank % 64;
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
-        if ((worker->back.seeks[rank / 64] & bit) == 0)
+        if (!bits_has(worker->back.seeks, rank))
             continue;
-        worker->back.seeks[rank / 64] &= ~bit;
+        bits_remove(worker->back.seeks, rank);
         struct down_addresses *answer = &core_message(core, job, DOWN_ADDRESSES)->u.addresses;
         roster_fill_peer(core, job, rank, &answer->peers[answer->count++]);
         core_send(core, worker);

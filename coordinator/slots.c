@@ -4,6 +4,7 @@
 
 #include "coordinator/slots.h"
 
+#include "base/bits.h"
 #include "coordinator/core.h"
 #include "coordinator/hash.h"
 #include "coordinator/job.h"
@@ -67,7 +68,7 @@ struct learned_slot *slot_add(struct coordinator *core, struct job *job,
 
 bool slot_made(const struct learned_slot *slot, uint32_t rank)
 {
-    return (slot->ready[rank / 64] >> rank % 64 & 1) != 0;
+    return bits_has(slot->ready, rank);
 }
 
 bool slot_valid(const struct slot_id *id)

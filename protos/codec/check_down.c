@@ -4,6 +4,7 @@
 
 #include "protos/codec/check_down.h"
 
+#include "base/bits.h"
 #include "protos/codec/await.h"
 #include "protos/codec/check.h"
 #include "protos/codec/codec.h"
@@ -134,7 +135,7 @@ static void check_locality(const struct down_generation *generation, struct code
 static void check_gpus(const struct down_generation *generation, struct codec_fault *fault)
 {
     for (uint32_t rank = generation->world_size; rank < LOCKSTEP_MAX_WORLD; rank++)
-        if ((generation->gpus[rank / 64] >> rank % 64 & 1) != 0)
+        if (bits_has(generation->gpus, rank))
             codec_fault_set(fault, CODEC_INVALID, "a rank with a GPU is not in the world");
 }
 

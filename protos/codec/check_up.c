@@ -151,7 +151,7 @@ static void check_lacking(const struct up_blocked *blocked, struct codec_fault *
     for (uint32_t i = 0; i < blocked->lack_count && fault->status == CODEC_OK; i++) {
         const uint32_t position = blocked->lacking[i].position;
         if (position < lowest || position >= LOCKSTEP_MAX_SLOTS ||
-            (blocked->lacks.words[position / 64] >> position % 64 & 1) == 0)
+            !slot_set_has(&blocked->lacks, position))
             codec_fault_set(fault, CODEC_INVALID, "the calls of a blocked worker are no lacks");
         lowest = (uint64_t)position + 1;
         codec_check_call_id(&blocked->lacking[i].call, fault);

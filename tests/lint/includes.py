@@ -21,8 +21,8 @@ DIRECTIONS = {
     "base": (("base/",), "base is below everything"),
     "protos": (("protos/", "base/"), "protos is the contract and sees only base"),
     "coordinator": (
-        ("coordinator/", "base/text.h", "base/utf8.h") + PLAIN_PROTOS,
-        "the coordinator decides and does no I/O: the plain headers of protos/, base/text.h, base/utf8.h and itself",
+        ("coordinator/", "base/bits.h", "base/text.h", "base/utf8.h") + PLAIN_PROTOS,
+        "the coordinator decides and does no I/O: the plain headers of protos/, three of base/, and itself",
     ),
     "server": (("server/", "coordinator/", "protos/", "base/"), "the server does I/O for the core"),
     "worker": (("worker/", "lockstep/", "protos/", "base/"), "the worker never sees the daemon"),

@@ -12,6 +12,7 @@
 
 #include "worker/api/grouped.h"
 
+#include "base/bits.h"
 #include "base/hash64.h"
 #include "base/text.h"
 #include "worker/api/module.h"
@@ -275,7 +276,7 @@ static int grouped_check_row(struct lockstep_session *session, const struct grou
 {
     const struct grouped_record *record = &table->records[first];
     for (uint32_t rank = 0; rank < session->world.size; rank++) {
-        if ((record->members[rank / 64] >> rank % 64 & 1) != 0 &&
+        if (bits_has(record->members, rank) &&
             !grouped_find(table, record->name, record->space, rank))
             return grouped_missing(table, record, rank);
     }

@@ -2,6 +2,7 @@
 //
 // The last change of the world in which a session goes on. Trainer.
 
+#include "base/bits.h"
 #include "base/text.h"
 #include "worker/session/gate.h"
 #include "worker/session/session.h"
@@ -15,7 +16,7 @@
 static void change_lost(const uint64_t *removed, struct lockstep_change *change)
 {
     for (uint32_t rank = 0; rank < change->world_size_before; rank++) {
-        if ((removed[rank / 64] >> rank % 64 & 1) == 0)
+        if (!bits_has(removed, rank))
             continue;
         if (change->lost_count < CHANGE_LOST)
             change->lost[change->lost_count] = rank;

@@ -4,26 +4,22 @@
 
 #include "worker/engine/carry.h"
 
+#include "base/bits.h"
 #include "base/text.h"
 #include "worker/engine/parts.h"
 #include "worker/session/renumber.h"
 
 #include <string.h>
 
-static bool has(const uint64_t *set, uint32_t rank)
-{
-    return (set[rank / 64] >> rank % 64 & 1) != 0;
-}
-
 static void carry_renumber_dead(struct lockstep_session *session, const uint64_t *removed)
 {
     uint64_t died[LOCKSTEP_RANK_WORDS] = {0};
     uint32_t place = 0;
     for (uint32_t rank = 0; rank < session->world.size; rank++) {
-        if (has(removed, rank))
+        if (bits_has(removed, rank))
             continue;
-        if (has(session->end.died, rank))
-            died[place / 64] |= UINT64_C(1) << place % 64;
+        if (bits_has(session->end.died, rank))
+            bits_add(died, place);
         place++;
     }
     memcpy(session->end.died, died, sizeof(died));
@@ -57,7 +53,7 @@ void carry_note(struct lockstep_session *session, const struct down_prepare *pre
     text_copy(loss.text, sizeof(loss.text), prepare->text);
     for (uint32_t rank = 0; rank < session->world.size; rank++) {
         loss.rank = rank;
-        if (rank != session->world.rank && (prepare->suspects[rank / 64] >> rank % 64 & 1) != 0)
+        if (rank != session->world.rank && bits_has(prepare->suspects, rank))
             losses_add(&session->end.losses, &loss);
     }
 }

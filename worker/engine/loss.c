@@ -7,6 +7,7 @@
 
 #include "worker/engine/loss.h"
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/engine/messages.h"
@@ -151,7 +152,7 @@ void engine_peer_lost(void *context, uint32_t rank, enum peer_loss how, const ch
                            : transport_take_death(session->transport, rank) ? PROOF_PROCESS
                                                                             : PROOF_NONE;
     if (message.u.lost.proof == PROOF_PROCESS)
-        session->end.died[rank / 64] |= UINT64_C(1) << rank % 64;
+        bits_add(session->end.died, rank);
     message.u.lost.step = loss.step;
     text_copy(message.u.lost.text, sizeof(message.u.lost.text), text);
     text_copy(loss.text, sizeof(loss.text), text);
@@ -176,7 +177,7 @@ static void loss_proven(struct lockstep_session *session, uint32_t rank, enum lo
                         const char *text)
 {
     struct up_message message = {.kind = UP_LOST};
-    session->end.died[rank / 64] |= UINT64_C(1) << rank % 64;
+    bits_add(session->end.died, rank);
     if (session->end.over || session->end.control_gone)
         return; // Another rank says it, or this one when the coordinator is back.
     message.u.lost.rank = rank;

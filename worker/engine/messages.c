@@ -4,6 +4,7 @@
 
 #include "worker/engine/messages.h"
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/control/grpc.h"
@@ -141,7 +142,7 @@ static void engine_set_world(struct lockstep_session *session, const struct down
     session->world.hosts = start->locality.hosts;
     session->world.devices = 0;
     for (uint32_t rank = 0; rank < start->world_size; rank++)
-        session->world.devices += (uint32_t)(start->gpus[rank / 64] >> rank % 64 & 1);
+        session->world.devices += bits_has(start->gpus, rank);
     session->world.formed = false;
     if (first && session->config.virtual_ranks >= start->world_size)
         deal_begin(&session->world.deal, session->config.virtual_ranks, start->world_size);

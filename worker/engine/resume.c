@@ -9,6 +9,7 @@
 
 #include "worker/engine/resume.h"
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/control/grpc.h"
@@ -124,7 +125,7 @@ static void resume_tell_loss(struct lockstep_session *session, const struct fare
     struct up_message message = {.kind = UP_LOST};
     if (loss->rank == session->world.rank || loss->rank >= session->world.size)
         return;
-    if ((session->end.died[loss->rank / 64] >> loss->rank % 64 & 1) != 0)
+    if (bits_has(session->end.died, loss->rank))
         message.u.lost.proof = proof;
     message.u.lost.rank = loss->rank;
     message.u.lost.left = loss->kind == FAREWELL_LEFT;
@@ -141,7 +142,7 @@ static void resume_tell_dead(struct lockstep_session *session)
     loss.step = order_present_step(session->engine.order);
     text_copy(loss.text, sizeof(loss.text), "its process or its session has ended");
     for (loss.rank = 0; loss.rank < session->world.size; loss.rank++) {
-        bool known = (session->end.died[loss.rank / 64] >> loss.rank % 64 & 1) == 0;
+        bool known = !bits_has(session->end.died, loss.rank);
         for (uint32_t i = 0; i < session->end.losses.count; i++)
             known = known || session->end.losses.of[i].rank == loss.rank;
         if (!known)

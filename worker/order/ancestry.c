@@ -4,17 +4,9 @@
 
 #include "worker/order/ancestry.h"
 
+#include "base/bits.h"
+
 #include <string.h>
-
-static bool has(const uint64_t *set, uint32_t member)
-{
-    return (set[member / 64] >> member % 64 & 1) != 0;
-}
-
-static void add(uint64_t *set, uint32_t member)
-{
-    set[member / 64] |= UINT64_C(1) << member % 64;
-}
 
 void ancestry_begin(struct ancestry *ancestry, struct generation_id first, uint32_t world_size)
 {
@@ -23,7 +15,7 @@ void ancestry_begin(struct ancestry *ancestry, struct generation_id first, uint3
     ancestry->count = 1;
     ancestry->chain[0].id = first;
     for (uint32_t rank = 0; rank < world_size; rank++)
-        add(ancestry->chain[0].members, rank);
+        bits_add(ancestry->chain[0].members, rank);
 }
 
 void ancestry_establish(struct ancestry *ancestry)
@@ -40,10 +32,10 @@ void ancestry_removed(const struct ancestry *ancestry, const struct down_decisio
     uint32_t rank = 0;
     memset(removed, 0, LOCKSTEP_RANK_WORDS * sizeof(removed[0]));
     for (uint32_t member = 0; member < LOCKSTEP_MAX_WORLD; member++) {
-        if (!has(before->members, member))
+        if (!bits_has(before->members, member))
             continue;
-        if (!has(next->members, member))
-            add(removed, rank);
+        if (!bits_has(next->members, member))
+            bits_add(removed, rank);
         rank++;
     }
 }

@@ -6,6 +6,7 @@
 
 #include "worker/session/await.h"
 
+#include "base/bits.h"
 #include "base/hash64.h"
 #include "base/text.h"
 #include "worker/session/group.h"
@@ -133,11 +134,6 @@ static bool await_lacks(const struct lockstep_session *session, const struct awa
 
 // ---- Reading -----------------------------------------------------------------------------------
 
-static void await_add_member(struct await *await, uint32_t rank)
-{
-    await->members[rank / 64] |= UINT64_C(1) << rank % 64;
-}
-
 // A broadcast of the library has no confirmation, so it completes on a rank without hearing from
 // all ranks: await->rooted is true for it. In shared memory no broadcast does.
 static void await_fill_work(const struct lockstep_work *work, struct await *await)
@@ -147,8 +143,8 @@ static void await_fill_work(const struct lockstep_work *work, struct await *awai
                     collective->algorithm != ALGORITHM_SHARED;
     await->root = await->rooted ? collective->root : 0;
     if (work->kind == LOCKSTEP_SEND || work->kind == LOCKSTEP_RECEIVE) {
-        await_add_member(await, work->session->world.rank);
-        await_add_member(await, group_rank(work->group, work->member));
+        bits_add(await->members, work->session->world.rank);
+        bits_add(await->members, group_rank(work->group, work->member));
     } else if (work->group) {
         memcpy(await->members, work->group->members, sizeof(await->members));
     }

@@ -4,21 +4,18 @@
 
 #include "worker/session/change.h"
 
+#include "base/bits.h"
+
 #include <stdbool.h>
 #include <string.h>
-
-static bool has(const uint64_t *set, uint32_t rank)
-{
-    return (set[rank / 64] >> rank % 64 & 1) != 0;
-}
 
 uint32_t change_place(uint32_t rank, uint32_t size, const uint64_t *removed)
 {
     uint32_t place = 0;
     uint32_t left = 0;
     for (uint32_t before = 0; before < size; before++) {
-        left += !has(removed, before);
-        place += before < rank && !has(removed, before);
+        left += !bits_has(removed, before);
+        place += before < rank && !bits_has(removed, before);
     }
     return place < left ? place : 0;
 }
@@ -27,7 +24,7 @@ uint32_t change_left(uint32_t size, const uint64_t *removed)
 {
     uint32_t left = 0;
     for (uint32_t rank = 0; rank < size; rank++)
-        left += !has(removed, rank);
+        left += !bits_has(removed, rank);
     return left;
 }
 
@@ -42,10 +39,10 @@ void change_add(struct world_change *change, uint32_t rank, uint32_t size, const
         memset(change->removed, 0, sizeof(change->removed));
     }
     for (uint32_t before = 0; before < change->size_before; before++) {
-        if (has(change->removed, before))
+        if (bits_has(change->removed, before))
             continue;
-        if (has(removed, present))
-            change->removed[before / 64] |= UINT64_C(1) << before % 64;
+        if (bits_has(removed, present))
+            bits_add(change->removed, before);
         present++;
     }
     change->number++;

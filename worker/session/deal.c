@@ -4,6 +4,8 @@
 
 #include "worker/session/deal.h"
 
+#include "base/bits.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -33,7 +35,7 @@ void deal_lost(struct leaf_deal *deal, uint64_t settled, const uint64_t *removed
     uint32_t kept = 0;
     deal_settled(deal, settled);
     for (uint32_t rank = 0; rank < deal->count; rank++)
-        if ((removed[rank / 64] >> rank % 64 & 1) == 0)
+        if (!bits_has(removed, rank))
             deal->ranks[kept++] = deal->ranks[rank];
     deal->count = kept;
 }

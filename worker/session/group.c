@@ -6,6 +6,7 @@
 
 #include "worker/session/group.h"
 
+#include "base/bits.h"
 #include "base/hash64.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -20,7 +21,7 @@
 
 static bool group_has(const struct lockstep_group *group, uint32_t rank)
 {
-    return (group->members[rank / 64] >> rank % 64 & 1) != 0;
+    return bits_has(group->members, rank);
 }
 
 uint32_t group_place(const struct lockstep_group *group, uint32_t rank)
@@ -49,7 +50,7 @@ static int group_copy(struct lockstep_group *group, const uint32_t *ranks)
         if (group_has(group, rank))
             return error_set(LOCKSTEP_E_INVALID, "group '%s': rank %" PRIu32 " is named twice",
                              group->name, rank);
-        group->members[rank / 64] |= UINT64_C(1) << rank % 64;
+        bits_add(group->members, rank);
         group->ranks[i].rank = rank;
         group->origins[i] = i;
         if (rank == world->rank)
@@ -141,11 +142,11 @@ void group_renumber_locked(struct lockstep_group *group, const uint64_t *removed
     for (uint32_t i = 0; i < group->size; i++) {
         const uint32_t before = group->ranks[i].rank;
         const uint32_t rank = change_place(before, size, removed);
-        if ((removed[before / 64] >> before % 64 & 1) != 0)
+        if (bits_has(removed, before))
             continue;
         if (before == own)
             group->rank = left;
-        group->members[rank / 64] |= UINT64_C(1) << rank % 64;
+        bits_add(group->members, rank);
         group->ranks[left].rank = rank;
         group->origins[left++] = group->origins[i];
     }

@@ -5,16 +5,12 @@
 
 #include "worker/session/renumber.h"
 
+#include "base/bits.h"
 #include "worker/session/anysource.h"
 #include "worker/session/change.h"
 #include "worker/session/group.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
-
-static bool removes(const uint64_t *removed, uint32_t rank)
-{
-    return (removed[rank / 64] >> rank % 64 & 1) != 0;
-}
 
 void renumber_begin_locked(struct lockstep_session *session, uint32_t size)
 {
@@ -26,7 +22,7 @@ static void renumber_origins(struct session_world *world, const uint64_t *remove
 {
     uint32_t left = 0;
     for (uint32_t rank = 0; rank < world->size; rank++)
-        if (!removes(removed, rank))
+        if (!bits_has(removed, rank))
             world->origins[left++] = world->origins[rank];
 }
 
@@ -44,7 +40,7 @@ static void renumber_pair(struct lockstep_work *work, const uint64_t *removed, u
 {
     const bool sends = work->kind == LOCKSTEP_SEND;
     const uint32_t peer = work->pair[sends].rank;
-    work->lost = work->lost || removes(removed, peer);
+    work->lost = work->lost || bits_has(removed, peer);
     for (uint32_t i = 0; i < 2; i++)
         work->pair[i].rank = change_place(work->pair[i].rank, size, removed);
     work->part[sends ? 0 : 1].rank = work->pair[sends].rank;

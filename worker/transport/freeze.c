@@ -11,6 +11,7 @@
 
 #include "worker/transport/freeze.h"
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "worker/memory/units.h"
 #include "worker/transport/device/devices.h"
@@ -115,7 +116,7 @@ static void freeze_reset_used(const struct collective *collective)
     for (uint32_t i = 0; i < collective->unit_count; i++) {
         const uint64_t end = collective->unit_ends[i];
         if (end > first && !freeze_gives(&map, first))
-            collective->used[i / 64] &= ~((uint64_t)1 << i % 64);
+            bits_remove(collective->used, i);
         first = end;
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The intrusive list and the ring buffer.
+// The intrusive list, the ring buffer and the set of bits.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <stdbool.h>
 
+#include "base/bits.h"
 #include "base/list.h"
 #include "base/ring_buffer.h"
 
@@ -119,6 +120,22 @@ static void test_ring_refuses_nonsense(void **state)
     ring_buffer_fini(&ring);
 }
 
+static void test_bits(void **state)
+{
+    (void)state;
+    uint64_t words[2] = {0};
+    bits_add(words, 0);
+    bits_add(words, 63);
+    bits_add(words, 64);
+    bits_add(words, 64);
+    assert_true(words[0] == (UINT64_C(1) << 63 | 1) && words[1] == 1);
+    assert_true(bits_has(words, 0) && bits_has(words, 63) && bits_has(words, 64));
+    assert_false(bits_has(words, 1) || bits_has(words, 127));
+    bits_remove(words, 63);
+    bits_remove(words, 127);
+    assert_true(words[0] == 1 && words[1] == 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -127,6 +144,7 @@ int main(void)
         cmocka_unit_test(test_ring_fifo_and_bounds),
         cmocka_unit_test(test_ring_of_pointers),
         cmocka_unit_test(test_ring_refuses_nonsense),
+        cmocka_unit_test(test_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

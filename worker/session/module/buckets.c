@@ -11,6 +11,7 @@
 
 #include "worker/session/module/buckets.h"
 
+#include "base/bits.h"
 #include "base/hash64.h"
 #include "base/text.h"
 #include "worker/kernels/kernels.h"
@@ -91,11 +92,11 @@ static enum bucket_error check_order(const uint32_t *order, uint32_t order_count
             text_append(error, "the order names parameter %u, which is not trainable", index);
             return BUCKET_BAD_ORDER;
         }
-        if ((seen[index / 64] >> index % 64 & 1) != 0) {
+        if (bits_has(seen, index)) {
             text_append(error, "the order names parameter %u twice", index);
             return BUCKET_BAD_ORDER;
         }
-        seen[index / 64] |= (uint64_t)1 << index % 64;
+        bits_add(seen, index);
     }
     if (order_count != trainable_count) {
         text_append(error, "the order names %u of %u trainable parameters", order_count,

@@ -4,6 +4,7 @@
 
 #include "worker/transport/device/device_flow.h"
 
+#include "base/bits.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/flow/collective.h"
 #include "worker/transport/flow/events.h"
@@ -12,7 +13,7 @@ uint32_t device_ranks(const struct transport_world *world)
 {
     uint32_t count = 0;
     for (uint32_t rank = 0; rank < world->world_size; rank++)
-        count += (uint32_t)(world->devices[rank / 64] >> (rank % 64) & 1);
+        count += bits_has(world->devices, rank);
     return count;
 }
 

@@ -11,6 +11,7 @@
 
 #include "worker/transport/device/rendezvous.h"
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -41,7 +42,7 @@ uint32_t rendezvous_place(const struct transport_world *world)
 {
     uint32_t place = 0;
     for (uint32_t rank = 0; rank < world->rank; rank++)
-        place += (uint32_t)(world->devices[rank / 64] >> (rank % 64) & 1);
+        place += bits_has(world->devices, rank);
     return place;
 }
 
@@ -63,7 +64,7 @@ static const char *naming_check(const void *context, const struct wave_origin *o
     const struct naming *naming = payload;
     uint32_t rank = 0;
     (void)own;
-    while (rank < world->world_size && (world->devices[rank / 64] >> (rank % 64) & 1) == 0)
+    while (rank < world->world_size && !bits_has(world->devices, rank))
         rank++;
     if (!wave_origin_has(origin, rank))
         return memcmp(naming, &none, sizeof(none)) == 0 ? NULL

@@ -28,6 +28,7 @@
 
 #include "worker/transport/host/exchange.h"
 
+#include "base/bits.h"
 #include "worker/kernels/combine.h"
 #include "worker/transport/host/host.h"
 #include "worker/transport/host/moment.h"
@@ -119,7 +120,7 @@ static enum seen exchange_see(const struct shared *shared, struct exchange *exch
     for (uint32_t i = 0; i * sizeof(uint64_t) < bytes; i++)
         exchange->payloads[seat][i] = notice_get(&notice->payload[i]);
     if (!same || atomic_load_explicit(&notice->shot, memory_order_relaxed) != shot ||
-        index >= BOARD_RECORDS || (shots->held[seat][index / 64] >> index % 64 & 1) != 0)
+        index >= BOARD_RECORDS || bits_has(shots->held[seat], index))
         return SEEN_OTHER;
     exchange->records[seat] = index;
     exchange->uses[seat] = (uint32_t)(slot_use >> 32);

@@ -28,6 +28,7 @@
 
 #include "worker/transport/host/shots.h"
 
+#include "base/bits.h"
 #include "worker/transport/flow/reduce.h"
 #include "worker/transport/host/exchange.h"
 #include "worker/transport/host/host.h"
@@ -217,7 +218,7 @@ void shots_read(struct shared *shared, const struct match *match)
         const uint32_t index = match->records[i];
         if ((match->shots >> i & 1) == 0)
             continue;
-        shots->held[i][index / 64] &= ~((uint64_t)1 << index % 64);
+        bits_remove(shots->held[i], index);
         atomic_store_explicit(&own->read[i][index], host_seat(shared, i)->records[index].use,
                               memory_order_release);
     }
@@ -325,15 +326,14 @@ static void shots_joined(struct shared *shared, struct match *match)
 static bool shots_take(struct shared *shared, uint32_t seat, uint32_t index)
 {
     uint64_t *held = shared->shots.held[seat];
-    const uint64_t bit = (uint64_t)1 << index % 64;
-    if (index >= BOARD_RECORDS || (held[index / 64] & bit) != 0) {
+    if (index >= BOARD_RECORDS || bits_has(held, index)) {
         host_impossible(shared, seat, "sent a shot that was not read");
         return false;
     }
     struct match *match = sequence_join(shared, seat, index, true);
     if (!match)
         return false;
-    held[index / 64] |= bit;
+    bits_add(held, index);
     shots_joined(shared, match);
     return true;
 }

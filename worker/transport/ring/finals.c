@@ -7,13 +7,9 @@
 
 #include "worker/transport/ring/finals.h"
 
+#include "base/bits.h"
 #include "worker/transport/flow/finals.h"
 #include "worker/transport/ring/ring.h"
-
-static bool finals_marked(const uint64_t *words, uint32_t owner)
-{
-    return words[owner / 64] >> owner % 64 & 1;
-}
 
 static void finals_add_chunk(const struct flow *flow, const struct stripe *stripe, uint64_t index,
                              uint32_t owner, struct finals *finals)
@@ -22,7 +18,7 @@ static void finals_add_chunk(const struct flow *flow, const struct stripe *strip
     const struct ring_span span = ring_chunk(ring, index, owner);
     const bool own = ring->reduces && owner == ring->rank;
     const struct peer_link *before = flow->group->predecessor;
-    if (!finals_marked(own ? stripe->reduced : stripe->gathered, owner))
+    if (!bits_has(own ? stripe->reduced : stripe->gathered, owner))
         return;
     const struct frame_header *header = &before->stream.header;
     const bool arrives = finals_arrives(before, flow) && header->part == index &&

@@ -5,6 +5,7 @@
 
 #include "worker/transport/ring/receive.h"
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "worker/kernels/kernels.h"
 #include "worker/transport/flow/reduce.h"
@@ -79,8 +80,7 @@ static void ring_reduced(struct flows *flows, struct flow *flow, const struct fr
         acc = scratch_get(&flows->pools.chunks);
         if (!acc) {
             // The chunk is not final: it counts as not arrived.
-            ring_stripe(flow, header->part)->reduced[header->chunk / 64] &=
-                ~((uint64_t)1 << header->chunk % 64);
+            bits_remove(ring_stripe(flow, header->part)->reduced, header->chunk);
             peer_lose(flow->group->successor, peer_no_memory);
             return;
         }
@@ -143,10 +143,9 @@ void ring_take(const struct peer_link *peer, struct flow *flow, const struct fra
 
 static bool ring_mark(uint64_t *words, uint32_t owner)
 {
-    const uint64_t bit = (uint64_t)1 << (owner % 64);
-    if (words[owner / 64] & bit)
+    if (bits_has(words, owner))
         return false;
-    words[owner / 64] |= bit;
+    bits_add(words, owner);
     return true;
 }
 
