@@ -64,7 +64,7 @@ static void tell(struct rank *rank, const struct lie *lie)
     message->generation = session->world.generation;
     if (lie->forming)
         session->world.formed = false;
-    session_post(session, (struct command){.kind = COMMAND_MESSAGE, .pointer = message});
+    session_post(session, (struct command){.kind = COMMAND_MESSAGE, .message = message});
 }
 
 static void body(struct rank *rank)

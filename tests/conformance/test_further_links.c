@@ -92,7 +92,7 @@ static void lose_coordinator(struct rank *rank)
 {
     char *text = strdup("the stream ended");
     RANK_TRUE(rank, text != NULL);
-    session_post(rank->session, (struct command){.kind = COMMAND_CONTROL_ENDED, .pointer = text});
+    session_post(rank->session, (struct command){.kind = COMMAND_CONTROL_ENDED, .text = text});
 }
 
 static void expect_unreached(struct rank *rank, int status)

@@ -73,7 +73,7 @@ static void open_received(void *context, const struct down_message *message)
         return;
     }
     *copy = *message;
-    session_post(session, (struct command){.kind = COMMAND_MESSAGE, .pointer = copy});
+    session_post(session, (struct command){.kind = COMMAND_MESSAGE, .message = copy});
 }
 
 static void open_ended(void *context, const char *text)
@@ -81,7 +81,7 @@ static void open_ended(void *context, const char *text)
     struct lockstep_session *session = context;
     char *copy = strdup(text);
     if (copy)
-        session_post(session, (struct command){.kind = COMMAND_CONTROL_ENDED, .pointer = copy});
+        session_post(session, (struct command){.kind = COMMAND_CONTROL_ENDED, .text = copy});
     else
         session_fail(session, LOCKSTEP_E_SYSTEM, "no memory");
 }

@@ -222,7 +222,7 @@ static void step_begun(struct lockstep_session *session)
         return;
     // The trainer may read the plans here: between steps the engine does not change them.
     session->step.learning = !order_plan_of(session->engine.order, phase);
-    session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .value = phase});
+    session_post(session, (struct command){.kind = COMMAND_STEP_BEGIN, .phase = phase});
 }
 
 static int step_begin(struct lockstep_session *session, const struct lockstep_step_options *options,
@@ -471,7 +471,7 @@ static int step_enter_end(struct lockstep_session *session, void *stream)
     if (session->config.solo)
         status = step_settle_alone(session, stream);
     else
-        session_post(session, (struct command){.kind = COMMAND_STEP_END, .value = stream ? 1 : 0});
+        session_post(session, (struct command){.kind = COMMAND_STEP_END, .by_stream = stream});
     return status;
 }
 

@@ -45,7 +45,7 @@ int uneven_check(const struct lockstep_session *session,
 static int uneven_open(struct lockstep_session *session, uint64_t step,
                        const struct lockstep_step_options *options)
 {
-    const struct command command = {.kind = COMMAND_STEP_OPEN, .value = step};
+    const struct command command = {.kind = COMMAND_STEP_OPEN, .step = step};
     struct open_wave *opening = &session->step.opening;
     mutex_lock(&session->mutex);
     session->step.openings = step;
@@ -111,7 +111,7 @@ void uneven_skip(struct lockstep_session *session)
     session->step.number++;
     if (!session->config.solo)
         session_post(session,
-                     (struct command){.kind = COMMAND_STEP_SKIP, .value = session->step.number});
+                     (struct command){.kind = COMMAND_STEP_SKIP, .step = session->step.number});
 }
 
 // ---- The rule ----------------------------------------------------------------------------------

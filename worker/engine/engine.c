@@ -292,7 +292,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
         session->end.over || atomic_load_explicit(&session->gate.failed, memory_order_acquire);
     if (command->kind == COMMAND_STOP) {
         session->end.stop = true;
-        session->end.leave = command->value != 0;
+        session->end.leave = command->leaves;
         session->end.word_deadline_ms = clock_now_ms() + ENGINE_WORD_MS;
         return;
     }
@@ -305,7 +305,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
         return;
     }
     if (command->kind == COMMAND_CONTROL_ENDED) {
-        engine_control_ended(session, command->pointer);
+        engine_control_ended(session, command->text);
         session_drop(command);
         return;
     }
@@ -314,18 +314,18 @@ static void engine_command(struct lockstep_session *session, const struct comman
     if (session->end.abort_text[0] != '\0' && command->kind < COMMAND_MESSAGE)
         return;
     if (failed && command->kind == COMMAND_MESSAGE)
-        engine_hear_of_lack(session, command->pointer);
+        engine_hear_of_lack(session, command->message);
     if (!failed) {
         switch (command->kind) {
         case COMMAND_STEP_OPEN:
-            engine_step_open(session, command->value);
+            engine_step_open(session, command->step);
             break;
         case COMMAND_STEP_SKIP:
-            order_step_skipped(session->engine.order, command->value);
-            atomic_store(&session->progress->settled, command->value);
+            order_step_skipped(session->engine.order, command->step);
+            atomic_store(&session->progress->settled, command->step);
             break;
         case COMMAND_STEP_BEGIN:
-            engine_step_begin(session, command->value);
+            engine_step_begin(session, command->phase);
             break;
         case COMMAND_READY:
             engine_ready(session, command);
@@ -342,13 +342,13 @@ static void engine_command(struct lockstep_session *session, const struct comman
             engine_wait(session, command);
             break;
         case COMMAND_STEP_END:
-            if (command->value != 0)
+            if (command->by_stream)
                 engine_end_by_stream(session);
             engine_step_end(session);
             break;
         case COMMAND_PLAIN:
-            if (!repeat_holds(session, command->pointer))
-                work_launch(command->pointer);
+            if (!repeat_holds(session, command->work))
+                work_launch(command->work);
             break;
         case COMMAND_START:
             engine_start_command(session);
@@ -360,10 +360,10 @@ static void engine_command(struct lockstep_session *session, const struct comman
             engine_reserve_command(session);
             break;
         case COMMAND_MESSAGE:
-            engine_message(session, command->pointer);
+            engine_message(session, command->message);
             break;
         case COMMAND_ABORT:
-            engine_abort(session, -(int)command->value, command->pointer);
+            engine_abort(session, command->status, command->text);
             break;
         case COMMAND_LACK:
             engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");
@@ -383,7 +383,7 @@ static bool engine_exchange(struct lockstep_session *session, const struct comma
     return command->kind == COMMAND_PLAIN && !session->end.over &&
            !session->engine.order->recovery.frozen && session->end.abort_text[0] == '\0' &&
            !atomic_load_explicit(&session->gate.failed, memory_order_acquire) &&
-           work_exchange(command->pointer);
+           work_exchange(command->work);
 }
 
 // ---- Driving -----------------------------------------------------------------------------------
@@ -556,7 +556,7 @@ void engine_stop(struct lockstep_session *session, bool leave)
 {
     if (!session->drive.has_thread)
         return;
-    session_post(session, (struct command){.kind = COMMAND_STOP, .value = leave ? 1 : 0});
+    session_post(session, (struct command){.kind = COMMAND_STOP, .leaves = leave});
     drive_join(session);
     engine_log_slots(session);
     recovery_free(session);

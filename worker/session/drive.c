@@ -251,7 +251,7 @@ static void driver_command_locked(struct driver *driver, const struct command *c
         session->drive.work->command(session, command);
     mutex_lock(&session->mutex);
     if (exchanged)
-        work_exchanged_locked(command->pointer);
+        work_exchanged_locked(command->work);
 }
 
 // Milliseconds that a driver may sleep. *in_time becomes false if the deadline has passed.
@@ -462,7 +462,7 @@ int drive_start(struct lockstep_session *session, const struct drive_work *work)
         pthread_setaffinity_np(session->drive.thread.id, sizeof(config->engine.cpus),
                                &config->engine.cpus) == 0)
         return 0;
-    session_post(session, (struct command){.kind = COMMAND_STOP, .value = 0});
+    session_post(session, (struct command){.kind = COMMAND_STOP, .leaves = false});
     drive_join(session);
     return drive_refuse_processors();
 }

@@ -142,9 +142,10 @@ void session_fail(struct lockstep_session *session, int status, const char *text
 
 void session_drop(const struct command *command)
 {
-    if (command->kind == COMMAND_MESSAGE || command->kind == COMMAND_CONTROL_ENDED ||
-        command->kind == COMMAND_ABORT)
-        free(command->pointer);
+    if (command->kind == COMMAND_MESSAGE)
+        free(command->message);
+    else if (command->kind == COMMAND_CONTROL_ENDED || command->kind == COMMAND_ABORT)
+        free(command->text);
 }
 
 static void session_put(struct lockstep_session *session, struct command command, bool can_wait)
@@ -198,8 +199,7 @@ int session_abort(struct lockstep_session *session, int status, const char *reas
     copy = strdup(reason);
     if (!copy)
         return error_set(LOCKSTEP_E_SYSTEM, "no memory");
-    session_post(session, (struct command){
-                              .kind = COMMAND_ABORT, .value = (uint64_t)-status, .pointer = copy});
+    session_post(session, (struct command){.kind = COMMAND_ABORT, .status = status, .text = copy});
     atomic_store_explicit(&session->gate.aborting, true, memory_order_release);
     return 0;
 }

@@ -525,7 +525,7 @@ static int plain_make(struct lockstep_session *session, struct plain *plain,
 static int plain_wait(struct lockstep_session *session, const struct plain *plain,
                       uint32_t timeout_ms, bool told, struct lockstep_work *work)
 {
-    const struct command command = {.kind = COMMAND_PLAIN, .pointer = work};
+    const struct command command = {.kind = COMMAND_PLAIN, .work = work};
     mutex_lock(&session->mutex);
     const int status = work_await_locked(work, plain->local ? NULL : &command, timeout_ms, told);
     mutex_unlock(&session->mutex);
@@ -538,7 +538,7 @@ static int plain_post(struct lockstep_session *session, struct plain *plain,
 {
     const int status = plain_make(session, plain, begun);
     if (status == 0 && !plain->local)
-        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *begun});
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .work = *begun});
     return status;
 }
 

@@ -321,7 +321,7 @@ int work_begin_by(struct lockstep_session *session, enum work_caller caller, con
     }
     mutex_unlock(&session->mutex);
     if (status == 0 && !session->config.solo)
-        session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = *work});
+        session_post(session, (struct command){.kind = COMMAND_PLAIN, .work = *work});
     return status;
 }
 
@@ -343,7 +343,7 @@ void work_repeat(struct lockstep_work *work, const struct collective *like)
     mutex_lock(&session->mutex);
     work->state = WORK_IN_FLIGHT;
     mutex_unlock(&session->mutex);
-    session_post(session, (struct command){.kind = COMMAND_PLAIN, .pointer = work});
+    session_post(session, (struct command){.kind = COMMAND_PLAIN, .work = work});
 }
 
 // ---- Driver ------------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ int work_call_by(struct lockstep_session *session, enum work_caller caller, cons
     mutex_lock(&session->mutex);
     int status = work_form_locked(session, caller, name, data, count, like, work);
     if (status == 0) {
-        command.pointer = *work;
+        command.work = *work;
         status = work_await_locked(*work, session->config.solo ? NULL : &command, timeout_ms, told);
     }
     mutex_unlock(&session->mutex);
