@@ -145,16 +145,11 @@ static void recovery_say_wave(struct lockstep_session *session, enum record_kind
     recovery_say(session, kind, 0, words, total);
 }
 
-static struct contribution *slot_contribution(struct lockstep_session *session,
-                                              const struct slot_id *id)
-{
-    return &session->modules[id->module]->contributions[id->call];
-}
-
 static struct collective *slot_collective(struct lockstep_session *session,
                                           const struct slot_id *id)
 {
-    return &slot_contribution(session, id)->runs[id->bucket].collective;
+    const struct lockstep_module *module = session->modules[id->module];
+    return &module->contributions[id->call].runs[id->bucket].collective;
 }
 
 static void recovery_say_used(struct lockstep_session *session, uint32_t position,
@@ -473,9 +468,9 @@ static bool record_wave(const struct engine_recovery *recovery, enum record_kind
     return record != NULL;
 }
 
+// Adds the slots that are repeated.
 static void recovery_redo_set(const struct engine_recovery *recovery, struct slot_set *set)
 {
-    memset(set, 0, sizeof(*set));
     for (uint32_t i = 0; i < recovery->record_count; i++) {
         const struct held_record *record = &recovery->records[i];
         if (record->kind == RECORD_ROWS && record->position < LOCKSTEP_MAX_SLOTS)
@@ -483,6 +478,10 @@ static void recovery_redo_set(const struct engine_recovery *recovery, struct slo
     }
 }
 
+// The order core learns of the decision in the middle (order_recover). Before that, this function
+// reads what the core will change, ends the step that other members have settled, and says what has
+// to be known first (order/recover.h, repeat.h). After it, the core goes on: repeated buckets need
+// the records, so these are dropped then.
 void recovery_goes_on(struct lockstep_session *session)
 {
     struct engine_recovery *recovery = session->engine.recovery;
