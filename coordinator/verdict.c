@@ -277,7 +277,6 @@ static const struct verdict_advice advice_parted = {
 static const struct verdict_advice advice_stopped = {false, "see what stopped pid", "there"};
 static const struct verdict_advice advice_silent = {false, "see whether pid",
                                                     "there runs, and whether that host answers"};
-
 // For a rank that broke the protocol: its process may be alive.
 static const struct verdict_advice advice_liar = {
     false, "pid",
@@ -468,9 +467,8 @@ void verdict_missed(struct coordinator *core, struct worker *worker)
 static void verdict_again(struct coordinator *core, struct job *job, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    const struct halt *halt = &job->halt;
-    memcpy(text, halt->text, sizeof(text));
-    const struct verdict verdict = {halt->kind, step, halt->has_rank, halt->rank, text};
+    memcpy(text, job->halt.text, sizeof(text));
+    const struct verdict verdict = {job->halt.kind, step, job->halt.has_rank, job->halt.rank, text};
     verdict_tell(core, job, &verdict);
 }
 
@@ -560,12 +558,14 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     sentence_begin(&sentence, cause, sizeof(cause));
     core_rank_name(&sentence, worker);
     sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
-    verdict_lost_text(core, job, peer, cause,
-                      lost->impossible               ? &advice_liar
-                      : lost->silent                 ? &advice_silent
-                      : lost->proof == PROOF_PROCESS ? &advice_seen
-                      : mates                        ? &advice_ended
-                                                     : &advice_parted);
+    const struct verdict_advice *advice = mates ? &advice_ended : &advice_parted;
+    if (lost->impossible)
+        advice = &advice_liar;
+    else if (lost->silent)
+        advice = &advice_silent;
+    else if (lost->proof == PROOF_PROCESS)
+        advice = &advice_seen;
+    verdict_lost_text(core, job, peer, cause, advice);
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------
