@@ -40,7 +40,9 @@ enum frame_kind {
 
 // No flags are defined yet. The decoder refuses a set bit outside FRAME_FLAGS.
 #define FRAME_FLAGS 0u
-#define FRAME_CREDIT_PAIR 1u // A value of `part` in CREDIT.
+// Values of `part` in CREDIT.
+#define FRAME_CREDIT_PAIR 1u
+#define FRAME_CREDIT_SENDS 2u
 
 // The fields that each kind uses. A field that a kind does not use is zero; the decoder does not
 // check that.
@@ -74,7 +76,9 @@ enum frame_kind {
 //              frame; credit: 1 in the last frame of a burst; chunk: the sender's rank
 // WAVE         slot: kind of the wave; part: round; chunk: the sender's rank
 // CREDIT       space, slot and signature as in the frames that it allows; part: 0 for REDUCE,
-//              GATHER and BROADCAST, FRAME_CREDIT_PAIR for PAIR; credit: stripes granted so far
+//              GATHER and BROADCAST, FRAME_CREDIT_PAIR for PAIR; credit: stripes granted
+//              so far. With FRAME_CREDIT_SENDS the frame is of no collective, and credit is the
+//              number of short parts that its sender has taken (worker/transport/direct/ahead.c)
 // LEAVE        chunk: the sender's rank; payload: why the sender leaves (farewell.h), or none
 // LOST         chunk: the sender's rank; payload: which rank was lost (farewell.h)
 struct frame_header {

@@ -14,7 +14,7 @@
 // The version of the control protocol. Adding a field keeps the version; changing the meaning of a
 // field needs a new version. A coordinator refuses a worker of another version, and its text names
 // both versions.
-#define LOCKSTEP_PROTOCOL_VERSION 14
+#define LOCKSTEP_PROTOCOL_VERSION 15
 
 // ---- Names and texts ---------------------------------------------------------------------------
 
@@ -237,11 +237,19 @@ static_assert((LOCKSTEP_TRACE_EVENTS & (LOCKSTEP_TRACE_EVENTS - 1)) == 0, "a mas
 #define LOCKSTEP_EAGER_FRAMES (2 * LOCKSTEP_EAGER_BYTES / LOCKSTEP_CHUNK_GRAIN_BYTES + 1)
 // Pieces of a collective over several hosts. Each piece is a collective between two hosts.
 #define LOCKSTEP_EARLY_PIECES 3
+// A send of at most LOCKSTEP_EAGER_BYTES is complete for its sender before the receive begins. So
+// many of them may go to one peer that has not said that it took them; further ones wait. A
+// receiver says so each time it has taken LOCKSTEP_SENDS_TOLD more of them
+// (worker/transport/direct/ahead.h).
+#define LOCKSTEP_SENDS_AHEAD 512
+#define LOCKSTEP_SENDS_TOLD 64
 // Bounds on the memory that one peer can make this rank use, so that enough is left for the other
 // peers. A peer can be the predecessor, which sends frames, and the successor, which sends credits.
-// The parked frames of one collective take up to 317 KiB, those of one peer up to 177 MiB.
-#define LOCKSTEP_EARLY_FLOWS_OF_PEER (2 * (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES))
-#define LOCKSTEP_PARKINGS_OF_PEER (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES)
+// The parked frames of one collective take up to 317 KiB, those of one peer up to 346 MiB.
+#define LOCKSTEP_EARLY_FLOWS_OF_PEER \
+    (2 * (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES) + LOCKSTEP_SENDS_AHEAD)
+#define LOCKSTEP_PARKINGS_OF_PEER \
+    (LOCKSTEP_EARLY_COLLECTIVES + LOCKSTEP_EARLY_PIECES + LOCKSTEP_SENDS_AHEAD)
 // A peer may be two steps ahead, and sends one message of each of the four kinds of wave per step.
 #define LOCKSTEP_EARLY_WAVES_OF_PEER (2 * 4)
 #define LOCKSTEP_EARLY_WAVES (LOCKSTEP_EARLY_WAVES_OF_PEER * LOCKSTEP_MAX_NEIGHBOURS)

@@ -1200,8 +1200,8 @@ typedef enum lockstep_collective_kind {
     /* input[count] goes to member `peer`, whose output[count] it becomes by LOCKSTEP_RECEIVE with
      * the same name and tag. The k-th send of a name and tag to a member meets that member's k-th
      * receive of them from this one. A send may complete before its receive is called, or wait for
-     * it: programs must not depend on either. A sender that is more than 600 messages ahead of a
-     * receiver ends the job (docs/collectives.md). */
+     * it: programs must not depend on either. One of more than 256 KiB waits, and any send of a
+     * rank that is far ahead of the receiver (docs/collectives.md). */
     LOCKSTEP_SEND = 10,
     LOCKSTEP_RECEIVE = 11
 } lockstep_collective_kind;

@@ -9,7 +9,6 @@
 #include "protos/limits.h"
 #include "tests/support/device_trainer.h"
 #include "tests/support/trainer.h"
-#include "worker/session/session.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -853,43 +852,6 @@ static void every_kind_without_elements(void **state)
     world("loopback", 1, 0, no_elements_body);
 }
 
-// Rank 0 sends many small messages before rank 1 receives the first one. The sends complete, and
-// the error of rank 1 says why the job has ended.
-static void ahead_body(struct rank *rank)
-{
-    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
-    float value = 1;
-    int status = 0;
-    what.kind = rank->rank == 0 ? LOCKSTEP_SEND : LOCKSTEP_RECEIVE;
-    what.name = "ahead";
-    what.peer = rank->rank == 0;
-    what.count = 1;
-    what.input = rank->rank == 0 ? &value : NULL;
-    what.output = rank->rank == 0 ? NULL : &value;
-    rank_meet(rank);
-    for (uint32_t i = 0; rank->rank == 0 && status == 0 && i < 1000; i++)
-        status = lockstep_collective_run(rank->session, &what, FOREVER);
-    while (rank->rank == 1 && !atomic_load(&rank->session->gate.failed))
-        usleep(1000);
-    if (rank->rank == 1)
-        status = lockstep_collective_run(rank->session, &what, FOREVER);
-    if (rank->rank == 1) {
-        RANK_EQUAL(rank, status, LOCKSTEP_E_SYSTEM);
-        RANK_SAYS(rank, "another rank is more than 600 messages ahead of this one");
-    } else {
-        // Messages that nobody reads may reset the connection before it brings the reason.
-        RANK_FAILS(rank, LOCKSTEP_E_PEER_LOST, lockstep_barrier(rank->session, "end", FOREVER));
-        RANK_SAYS(rank, "rank 1");
-    }
-}
-
-static void a_sender_that_is_far_ahead(void **state)
-{
-    (void)state;
-    world("shared", 2, 0, ahead_body);
-    world("tcp", 2, 0, ahead_body);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -904,7 +866,6 @@ int main(void)
         cmocka_unit_test(gaps_without_memory),
         cmocka_unit_test(all_to_all_without_input),
         cmocka_unit_test(every_kind_without_elements),
-        cmocka_unit_test(a_sender_that_is_far_ahead),
         {"kinds_on_devices/staged/world_3", on_one_device, NULL, NULL, NULL},
         {"kinds_on_devices/mixed/world_3", on_two_devices, NULL, NULL, NULL},
         {"kinds_on_devices/nccl/world_3", on_all_devices, NULL, NULL, NULL},

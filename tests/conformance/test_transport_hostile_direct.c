@@ -53,7 +53,7 @@ static const struct wrong wrong_frames[] = {
     {DIRECT_GRANT_INPUTS, 0, 1, 0, 1, DTYPE_FLOAT32, 0}, // Credit where none is needed.
     {DIRECT_GRANT_FINALS, 0, 1, 0, 1, DTYPE_FLOAT32, 0},
     {DIRECT_TAKEN, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
-    {7, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
+    {8, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
     {UINT32_MAX, 0, 0, 0, 1, DTYPE_FLOAT32, 0},
 };
 
@@ -139,7 +139,9 @@ static void impossible_parts(void **state)
                                          {DIRECT_INPUT, 400, 0, 0, 1, DTYPE_FLOAT32, 100},
                                          {DIRECT_GRANT_FINALS, 0, 1, 0, 1, DTYPE_FLOAT32, 100},
                                          {DIRECT_TAKEN, 0, 0, 0, 1, DTYPE_FLOAT32, 100},
-                                         {DIRECT_GRANT_INPUTS, 0, 1, 0, 1, DTYPE_FLOAT32, 100}};
+                                         {DIRECT_GRANT_INPUTS, 0, 1, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_ANNOUNCE, 8, 0, 0, 1, DTYPE_FLOAT32, 100},
+                                         {DIRECT_ASK, 0, 1, 0, 1, DTYPE_FLOAT32, 100}};
     for (size_t i = 0; i < LENGTH(wrong); i++) {
         struct stage stage;
         float memory[101];
@@ -196,6 +198,106 @@ static void parts_that_were_not_offered(void **state)
     }
 }
 
+// Words of a receiver about short parts that rank 0 has sent.
+struct answer {
+    enum frame_kind kind;
+    uint32_t part;
+    uint32_t credit;
+    uint32_t slot;
+    bool impossible;
+};
+
+// Rank 0 sends one short part, which is gone, and the puppet answers.
+static void answers_to_short_parts(void **state)
+{
+    static const struct answer answers[] = {
+        {FRAME_CREDIT, FRAME_CREDIT_SENDS, 1, 0, false},
+        {FRAME_CREDIT, FRAME_CREDIT_SENDS, 2, 0, true}, // More than were sent.
+        {FRAME_CREDIT, FRAME_CREDIT_SENDS, 0, 0, true}, // Nothing new.
+        {FRAME_CREDIT, FRAME_CREDIT_SENDS, UINT32_MAX, 0, true},
+        {FRAME_DIRECT, DIRECT_ASK, 1, 0, false}, // The part is gone.
+        {FRAME_DIRECT, DIRECT_ASK, 1, 7, false},
+    };
+    for (size_t i = 0; i < LENGTH(answers); i++) {
+        struct stage stage;
+        float memory[100] = {0};
+        const struct answer *answer = &answers[i];
+        const struct collective_part part = {1, memory, LENGTH(memory), 0};
+        const struct collective_parts parts = {.sends = &part, .send_count = 1};
+        struct collective collective = {.kind = COLLECTIVE_EXCHANGE,
+                                        .dtype = DTYPE_FLOAT32,
+                                        .algorithm = ALGORITHM_DIRECT,
+                                        .tag = {.step = STAGE_STEP, .space = STAGE_SPACE},
+                                        .signature = STAGE_SIGNATURE,
+                                        .parts = &parts};
+        stage_form(&stage, *state);
+        transport_launch(stage.transport, &collective);
+        stage_until_count(&stage, &stage.done, 1);
+        struct frame_header header = stage_tensor(&stage, answer->kind, 1, 0);
+        header.part = answer->part;
+        header.credit = answer->credit;
+        header.slot = answer->slot;
+        header.weight = LENGTH(memory);
+        (void)stage_send_frame(&stage, &header, NULL);
+        for (int k = 0; k < 10 && !answer->impossible; k++)
+            transport_progress(stage.transport, 1);
+        if (answer->impossible)
+            stage_expect_impossible(&stage);
+        assert_int_equal(stage.lost, answer->impossible);
+        stage_close(&stage);
+    }
+}
+
+// Rank 0 has sent as many short parts as it may. The puppet asks for one that waits, and says what
+// it has not to say of such a part.
+static void short_parts_that_wait(void **state)
+{
+    static const struct answer answers[] = {
+        {FRAME_DIRECT, DIRECT_ASK, 1, LOCKSTEP_SENDS_AHEAD, false},
+        {FRAME_DIRECT, DIRECT_ASK, 2, LOCKSTEP_SENDS_AHEAD, true},
+        {FRAME_DIRECT, DIRECT_GRANT_FINALS, 1, LOCKSTEP_SENDS_AHEAD, true},
+        {FRAME_DIRECT, DIRECT_TAKEN, 0, LOCKSTEP_SENDS_AHEAD, true},
+        {FRAME_CREDIT, FRAME_CREDIT_SENDS, 1, 0, false}, // Now there is room for it.
+    };
+    static struct collective collectives[LOCKSTEP_SENDS_AHEAD + 1];
+    for (size_t i = 0; i < LENGTH(answers); i++) {
+        struct stage stage;
+        float value = 1;
+        const struct answer *answer = &answers[i];
+        const struct collective_part part = {1, &value, 1, 0};
+        const struct collective_parts parts = {.sends = &part, .send_count = 1};
+        stage_form(&stage, *state);
+        for (uint32_t k = 0; k < LENGTH(collectives); k++) {
+            collectives[k] =
+                (struct collective){.kind = COLLECTIVE_EXCHANGE,
+                                    .dtype = DTYPE_FLOAT32,
+                                    .algorithm = ALGORITHM_DIRECT,
+                                    .tag = {.step = STAGE_STEP, .space = STAGE_SPACE, .slot = k},
+                                    .signature = STAGE_SIGNATURE,
+                                    .parts = &parts};
+            transport_launch(stage.transport, &collectives[k]);
+            if (k < LOCKSTEP_SENDS_AHEAD)
+                stage_until_count(&stage, &stage.done, k + 1);
+        }
+        for (int k = 0; k < 10; k++)
+            transport_progress(stage.transport, 1);
+        assert_int_equal(stage.done, LOCKSTEP_SENDS_AHEAD);
+        assert_true(collectives[LOCKSTEP_SENDS_AHEAD].held_ms != 0);
+        struct frame_header header = stage_tensor(&stage, answer->kind, 1, 0);
+        header.part = answer->part;
+        header.credit = answer->credit;
+        header.slot = answer->slot;
+        header.weight = 1;
+        (void)stage_send_frame(&stage, &header, NULL);
+        if (answer->impossible)
+            stage_expect_impossible(&stage);
+        else
+            stage_until_count(&stage, &stage.done, LOCKSTEP_SENDS_AHEAD + 1);
+        assert_int_equal(stage.lost, answer->impossible);
+        stage_close(&stage);
+    }
+}
+
 // The puppet runs another algorithm or has another signature, before and after the launch.
 static void direct_disagrees(void **state)
 {
@@ -237,7 +339,8 @@ int main(void)
     static const struct stage_test tests[] = {
         STAGE_TEST(impossible_frames),           STAGE_TEST(a_piece_comes_twice),
         STAGE_TEST(a_result_without_an_input),   STAGE_TEST(impossible_parts),
-        STAGE_TEST(parts_that_were_not_offered), STAGE_TEST(direct_disagrees),
+        STAGE_TEST(parts_that_were_not_offered), STAGE_TEST(answers_to_short_parts),
+        STAGE_TEST(short_parts_that_wait),       STAGE_TEST(direct_disagrees),
     };
     return stage_run("hostile direct", tests, LENGTH(tests));
 }

@@ -219,6 +219,25 @@ def asynchronous(rank):
     dist.barrier()  # Of Gloo.
     (work or dist.barrier(group, async_op=True)).wait()
     any_source(rank, group, n)
+    far_ahead(rank, group)
+
+
+def far_ahead(rank, group):
+    """Rank 0 is 2,000 small messages ahead of rank 1: in flight during an allreduce, and blocking."""
+    count, got = 2000, torch.zeros(1)
+    works = [dist.isend(torch.full((1,), float(i)), 1, group, tag=7)
+             for i in range(count if rank == 0 else 0)]
+    dist.all_reduce(torch.ones(1), group=group)
+    for blocking in (False, True):
+        for i in range(count if rank == 0 and blocking else 0):
+            dist.send(torch.full((1,), float(i)), 1, group, tag=7)
+        if rank == 1:
+            time.sleep(0.1 if blocking else 0)
+            for i in range(count):
+                dist.recv(got, 0, group, tag=7)
+                expect(got.item() == i, f"message {i} is {got.item()}")
+        for work in works:
+            work.wait()
 
 
 def any_source(rank, group, n):

@@ -2,11 +2,11 @@
 //
 // Receives from any source: anysource.h has the contract. The data plane knows nothing of them. A
 // sender sends as to a named receive: a small message at once, a large one after its announcement
-// and a grant. So each message has a frame that arrives without the receiver's help, and the
-// transport keeps it as a collective that a peer has begun and that this rank has not launched. A
-// receive from any source looks through these, in the order of their arrival. The first one that
-// is the next message of its sender by the receive's name and tag becomes the receive's message:
-// from then on the receive is a named one.
+// and a grant. A small one whose sender is far ahead is announced, too. So each message has a frame
+// that arrives without the receiver's help, and the transport keeps it as a collective that a peer
+// has begun and that this rank has not launched. A receive from any source looks through these, in
+// the order of their arrival. The first one that is the next message of its sender by the receive's
+// name and tag becomes the receive's message: from then on the receive is a named one.
 //
 // Why it cannot deadlock: the sender's first frame waits for the link only, and this rank makes
 // every link that it is the side to make. A receive that is matched is a named receive whose send

@@ -7,13 +7,19 @@
 #include "worker/session/await.h"
 
 #include "base/bits.h"
+#include "base/clock.h"
 #include "base/hash64.h"
 #include "base/text.h"
 #include "worker/session/group.h"
 #include "worker/session/session.h"
 #include "worker/session/work_told.h"
 
+#include <stdatomic.h>
 #include <string.h>
+
+// A send that waits because its receiver is behind may go when the receiver says what it has taken.
+// Those words may be on their way, behind other bytes. So such a wait counts only after this time.
+#define AWAIT_HELD_MS 5000
 
 // ---- Waits -------------------------------------------------------------------------------------
 
@@ -184,13 +190,24 @@ static void await_fill_locked(const struct lockstep_session *session,
     }
 }
 
+// False if the wait may end although no other rank does anything more.
+static bool await_counts(const struct standing *standing)
+{
+    const struct lockstep_work *work = standing->work;
+    if (!work || !work->passes)
+        return true;
+    const uint64_t held_ms = atomic_load_explicit(&work->collective.held_ms, memory_order_relaxed);
+    return held_ms != 0 && clock_coarse_ms() - held_ms >= AWAIT_HELD_MS;
+}
+
 void await_read(struct lockstep_session *session, const struct down_query *query, uint64_t *seen,
                 struct await *await)
 {
     memset(await, 0, sizeof(*await));
     mutex_lock(&session->mutex);
     const bool stands = session->awaiting.standing && *seen == session->awaiting.number &&
-                        !session->awaiting.several && session->gate.failure == 0;
+                        !session->awaiting.several && session->gate.failure == 0 &&
+                        await_counts(session->awaiting.standing);
     *seen = session->awaiting.number;
     if (stands)
         await_fill_locked(session, query, await);

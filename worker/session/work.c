@@ -427,7 +427,7 @@ int work_await_locked(struct lockstep_work *work, const struct command *command,
     struct lockstep_session *session = work->session;
     const struct standing standing = await_work(work);
     // Attempts do not count the uses of names. They follow a call of lockstep_start on all ranks.
-    const bool reported = told && !work->passes && !work->agreement.attempt;
+    const bool reported = told && !work->agreement.attempt;
     const struct wish wish = {.work = work,
                               .deadline_ms = timeout_ms == LOCKSTEP_WAIT_FOREVER
                                                  ? COND_NO_DEADLINE

@@ -63,8 +63,9 @@ struct lockstep_work {
     // Of a send or receive in a session that goes on after a death: the sender and the receiver.
     struct collective_part pair[2];
     struct collective_parts both;
-    // True if its wait is not reported: a send that may complete before its receive has begun, or a
-    // receive from any source, which any of several ranks can end.
+    // True if its wait is not reported: a receive from any source, which any of several ranks can
+    // end, or a send that may complete before its receive has begun. The wait of such a send is
+    // reported if its receiver is behind (collective.held_ms).
     bool passes;
     struct lockstep_group *group; // NULL: all ranks.
     // The place of the root, or of the peer. LOCKSTEP_ANY_SOURCE until a receive from any source

@@ -25,8 +25,8 @@
 // have taken its final bytes. So an owner holds at most window * (n - 1) inputs. For parts of an
 // exchange the receiver grants whole parts, to DIRECT_SENDERS members at a time. The sender of such
 // a part announces it at its launch, so ranks that disagree about its length find out although no
-// byte of it may be sent. Final bytes of an allreduce need no credit: their receiver has launched,
-// and they go to user memory.
+// byte of it may be sent. Short parts that go one way have a bound of their own: ahead.c. Final
+// bytes of an allreduce need no credit: their receiver has launched, and they go to user memory.
 //
 // Why it cannot deadlock, for one collective that all members have launched. Frames wait for
 // credit and for links only, receivers never stop reading, and no link waits for another. In a
@@ -45,6 +45,7 @@
 
 #include "base/clock.h"
 #include "worker/kernels/dtype.h"
+#include "worker/transport/direct/ahead.h"
 #include "worker/transport/direct/finals.h"
 #include "worker/transport/direct/launch.h"
 #include "worker/transport/direct/pull.h"
@@ -333,7 +334,8 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
     const struct stream *stream = member->peer ? &member->peer->stream : NULL;
     if (!stream || member->peer->state != PEER_PROVEN || member->peer->lost)
         return false;
-    bool any = !member->announced && pull_announce(flows, flow, member);
+    bool any = member->paced ? ahead_feed(flows, flow, member)
+                             : !member->announced && pull_announce(flows, flow, member);
     any |= direct_is_exchange(flow) ? direct_grant_part(flows, flow, run, member)
                                     : direct_grant_inputs(flows, flow, run, member);
     const uint32_t inputs = direct_least(member->inputs_out.granted, member->inputs_out.count);
@@ -546,6 +548,7 @@ const struct way direct_way = {
     .begin = direct_begin,
     .take = direct_take,
     .unpark = direct_unpark,
+    .credit = ahead_credit,
     .sent = direct_sent,
     .feed = direct_feed,
     .needs = direct_needs,

@@ -25,6 +25,9 @@ enum direct_part {
     // The receiver has room for the final pieces below `credit`. weight: the elements it awaits.
     DIRECT_GRANT_FINALS = 5,
     DIRECT_TAKEN = 6, // The receiver has read the announced part itself. weight: its elements.
+    // The receive of a part has begun that was announced although it is short (ahead.h). credit:
+    // its pieces; weight: its elements.
+    DIRECT_ASK = 7,
 };
 
 #define DIRECT_ADDRESS_BYTES \
@@ -51,6 +54,9 @@ struct direct_member {
     uint32_t blocks;
     const struct collective_part *send; // NULL: none.
     const struct collective_part *receive; // NULL: none.
+    bool paced; // Exchange: true if the one part between the two ranks is short (ahead.h).
+    bool waits; // True if this rank's part is paced, and may not be sent yet.
+    bool asks; // True if the member's part is paced and announced, and this rank will ask for it.
     bool announced; // True if this rank has announced its part, or need not.
     bool offered; // True if the announcement had the address of the part.
     bool heard; // True if the member has announced its part.

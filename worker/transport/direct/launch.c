@@ -6,6 +6,7 @@
 #include "worker/transport/direct/launch.h"
 
 #include "worker/kernels/dtype.h"
+#include "worker/transport/direct/ahead.h"
 #include "worker/transport/direct/direct.h"
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/peers.h"
@@ -194,6 +195,7 @@ static bool launch_exchange(struct flows *flows, struct flow *flow, struct direc
         if (member->receive && direct_is_eager(flow, member->receive->elements))
             member->finals_in.granted = member->finals_in.count;
         member->announced = !member->send;
+        ahead_launch(flow, member);
         launch_count(flow, member);
     }
     return true;

@@ -85,13 +85,15 @@ void pull_end(struct flows *flows, struct flow *flow, struct direct_member *memb
 const char *pull_check_announcement(const struct direct_member *member,
                                     const struct frame_header *header)
 {
-    const bool sized = header->payload_bytes == 0 || header->payload_bytes == DIRECT_ADDRESS_BYTES;
+    const bool sized = header->payload_bytes == 0 ||
+                       (!member->paced && header->payload_bytes == DIRECT_ADDRESS_BYTES);
     return sized && !member->heard && member->finals_in.begun == 0 ? NULL : "it announces nothing";
 }
 
 void pull_hear(struct flows *flows, struct direct_member *member, void *block)
 {
     member->heard = true;
+    member->asks = member->paced;
     if (!block)
         return;
     if (!member->counted) // Otherwise it was granted already, and is sent.

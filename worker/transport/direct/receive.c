@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/kernels/dtype.h"
+#include "worker/transport/direct/ahead.h"
 #include "worker/transport/direct/direct.h"
 #include "worker/transport/direct/pull.h"
 #include "worker/transport/direct/sum.h"
@@ -145,6 +146,7 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
     case DIRECT_GRANT_INPUTS:
         return receive_check_grant(&member->inputs_out, header);
     case DIRECT_TAKEN:
+    case DIRECT_ASK:
     case DIRECT_GRANT_FINALS:
         if (!exchange || !member->send)
             return "nothing here needs this credit";
@@ -153,8 +155,12 @@ static const char *receive_check(const struct peer_link *peer, struct flow *flow
                             true);
             return NULL;
         }
-        return header->part == DIRECT_TAKEN ? pull_check_taken(member, header)
-                                            : receive_check_grant(&member->finals_out, header);
+        if (header->part == DIRECT_ASK)
+            return ahead_check(member, header);
+        if (header->part == DIRECT_TAKEN)
+            return pull_check_taken(member, header);
+        return member->paced ? "it grants a part that needs no credit"
+                             : receive_check_grant(&member->finals_out, header);
     }
     return "its part is unknown";
 }
@@ -202,6 +208,8 @@ const char *direct_begin(struct peer_link *peer, struct stream *stream)
     stream->parked = NULL;
     if (stream->header.chunk != peer->rank)
         return "it does not come from its sender";
+    if (stream->header.part == DIRECT_ASK && ahead_is_late(flows, &stream->header))
+        return NULL;
     struct flow *flow = flow_of(peer, &stream->header, &text);
     if (!flow)
         return text;
@@ -252,6 +260,8 @@ static void take_final(struct flows *flows, struct flow *flow, struct direct_mem
             memcpy(receive_place(flow, member, header->credit), block, header->payload_bytes);
         if (member->finals_in.done == member->finals_in.count && member->counted)
             run->grants--;
+        if (member->finals_in.done == member->finals_in.count && member->paced)
+            ahead_taken(flows, member);
     } else {
         if (direct_is_mean(flow))
             flow->collective->weight_total = header->weight;
@@ -292,6 +302,9 @@ void direct_take(const struct peer_link *peer, struct flow *flow, const struct f
         return;
     case DIRECT_ANNOUNCE:
         pull_hear(flows, member, block);
+        return;
+    case DIRECT_ASK:
+        ahead_asked(flow, member);
         return;
     case DIRECT_TAKEN:
         pull_end(flows, flow, member);

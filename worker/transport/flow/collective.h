@@ -185,6 +185,9 @@ struct collective {
     uint64_t weight_total;
     uint64_t first_sent_us; // clock_now_us() when the first byte was given to a link; 0: none was.
     uint64_t last_received_us;
+    // Since when a short part of this rank waits until its receiver, which is behind, begins its
+    // receive (direct/ahead.c), by clock_coarse_ms; 0: none waits. Any thread may read it.
+    _Atomic uint64_t held_ms;
 
     void *state; // For the transport while the collective is launched, else NULL.
 };

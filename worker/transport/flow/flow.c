@@ -14,6 +14,7 @@
 #include "worker/transport/flow/reduce.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <string.h>
 
 // ---- finding ------------------------------------------------------------------------------------
@@ -54,6 +55,12 @@ static struct flow *flow_make(struct flows *flows, const struct collective_tag *
 static struct collective_tag flow_tag_of(const struct frame_header *header)
 {
     return (struct collective_tag){header->step, header->space, header->slot};
+}
+
+struct flow *flow_known(struct flows *flows, const struct frame_header *header)
+{
+    const struct collective_tag tag = flow_tag_of(header);
+    return flow_find(flows, &tag);
 }
 
 struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text)
@@ -120,8 +127,12 @@ const char *flow_end(struct peer_link *peer, struct stream *stream)
 const char *flow_credit(struct peer_link *peer, const struct frame_header *header)
 {
     const struct way *const *of_frame = peer->flows->ways->of_frame;
-    const bool pairs = header->part == FRAME_CREDIT_PAIR;
-    return of_frame[pairs ? FRAME_PAIR : FRAME_REDUCE]->credit(peer, header);
+    enum frame_kind kind = FRAME_REDUCE;
+    if (header->part == FRAME_CREDIT_PAIR)
+        kind = FRAME_PAIR;
+    else if (header->part == FRAME_CREDIT_SENDS)
+        kind = FRAME_DIRECT;
+    return of_frame[kind]->credit(peer, header);
 }
 
 // Feeds the ways in the order of ways.all, and the collectives of a way in the order of their
@@ -187,6 +198,7 @@ static void flow_launch_on(struct flows *flows, struct collective *collective,
     collective->weight_total = 0;
     collective->first_sent_us = 0;
     collective->last_received_us = 0;
+    atomic_store_explicit(&collective->held_ms, 0, memory_order_relaxed);
     collective->state = flow;
     if (!flow) {
         if (flows->ring.successor)

@@ -38,6 +38,9 @@ void flow_mismatch(struct flows *flows, struct flow *flow, uint32_t rank, const 
 // Returns the flow of a frame, and makes it if this frame is the first of its collective. NULL: not
 // possible, *text says why.
 struct flow *flow_of(struct peer_link *peer, const struct frame_header *header, const char **text);
+// Returns the flow of a frame. NULL: no frame of its collective has come, and it is not launched
+// here.
+struct flow *flow_known(struct flows *flows, const struct frame_header *header);
 // Calls take for each collective that a peer has begun and that this rank has not launched, in the
 // order in which their first frames arrived, until take returns true. Returns true if it did. Else
 // the event `arrived` follows once.

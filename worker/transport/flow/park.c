@@ -32,7 +32,7 @@ static struct parking *park_open(struct flow *flow, struct peer_link *peer, cons
     if (parking)
         return parking;
     if (peer->parkings == LOCKSTEP_PARKINGS_OF_PEER) {
-        *text = peer->flows->recovers ? "too many frames have no credit" : peer_no_parking;
+        *text = "too many frames have no credit";
         return NULL;
     }
     parking = scratch_get(&peer->flows->pools.parkings);

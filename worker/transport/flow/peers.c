@@ -20,16 +20,11 @@ const char peer_no_memory[] = "this rank has no memory for what it has to send o
 const char peer_no_room[] = "this rank can have " PEERS_TEXT(
     LOCKSTEP_MAX_FURTHER_LINKS) " links to ranks that are not its neighbours, and needs more";
 
-const char peer_no_parking[] =
-    "another rank is more than 600 messages ahead of this one, whose RECEIVEs it has not begun, "
-    "and that is the most: let senders wait for receivers now and then, for example in a barrier";
-static_assert(LOCKSTEP_PARKINGS_OF_PEER > 600, "the text says so");
-
 // ---- losses -------------------------------------------------------------------------------------
 
 bool peer_is_own_lack(const char *text)
 {
-    return text == peer_no_memory || text == peer_no_room || text == peer_no_parking;
+    return text == peer_no_memory || text == peer_no_room;
 }
 
 void peer_lose(struct peer_link *peer, const char *text)

@@ -25,6 +25,15 @@
 
 struct flows;
 
+// Short parts that went one way over this link: worker/transport/direct/ahead.c. The numbers may
+// wrap.
+struct peer_sends {
+    uint32_t sent; // Parts that this rank has sent.
+    uint32_t known; // How many of these the peer says it has taken.
+    uint32_t taken; // Parts of the peer that this rank has taken.
+    uint32_t told; // How many of these this rank has told the peer.
+};
+
 // The kind of object that an epoll event points at.
 enum endpoint_kind {
     ENDPOINT_WAKE,
@@ -92,6 +101,7 @@ struct peer_link {
     // Number of flows that are not launched here and whose first frame came from this peer.
     uint32_t flows_early;
     uint32_t parkings; // Number of parkings with frames of this peer.
+    struct peer_sends sends;
     // State of the link at the last transport_inspect; its still_ms is the time since which it has
     // not changed.
     struct link_state seen;
@@ -121,9 +131,6 @@ struct ring_group {
 extern const char peer_no_memory[];
 // The same, if this rank has LOCKSTEP_MAX_FURTHER_LINKS.
 extern const char peer_no_room[];
-// The same, if LOCKSTEP_PARKINGS_OF_PEER messages wait for this rank. Where ranks go on after a
-// death, every send is confirmed, and only a peer that is at fault can send so many.
-extern const char peer_no_parking[];
 // True for these texts.
 bool peer_is_own_lack(const char *text);
 
