@@ -4,6 +4,7 @@
 
 #include "worker/control/mailbox.h"
 
+#include "base/clock.h"
 #include "protos/codec/codec.h"
 #include "protos/codec/up.h"
 
