@@ -7,6 +7,7 @@
 #include "tests/conformance/transport_stage.h"
 #include "worker/transport/direct/direct.h"
 #include "worker/transport/lifecycle.h"
+#include "worker/transport/state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -244,6 +245,7 @@ static void answers_to_short_parts(void **state)
         if (answer->impossible)
             stage_expect_impossible(&stage);
         assert_int_equal(stage.lost, answer->impossible);
+        assert_int_equal(stage.transport->flows.frames_parked, 0);
         stage_close(&stage);
     }
 }
