@@ -303,8 +303,10 @@ static void roster_announce(struct coordinator *core, struct job *job, const str
         roster_locate(roster, &sharing, rank, &locality);
         roster_send(core, job, rank, local, &locality);
     }
-    core_log(core, "world_formed", "job=%s generation=%" PRIu64 " world=%" PRIu32 " hosts=%" PRIu32,
-             job->name, job->number, job->count, hosts);
+    core_log(core, "world_formed",
+             "job=%s generation=%" PRIu64 " world=%" PRIu32 " hosts=%" PRIu32
+             " memory_groups=%" PRIu32,
+             job->name, job->number, job->count, hosts, sharing.count);
     journal_note(core, job, "world_formed", "%" PRIu32 " rank%s on %" PRIu32 " host%s", job->count,
                  job->count == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s");
     roster_say_parts(core, job, roster, sizes);

@@ -129,10 +129,13 @@ static const char *number_cell(double value, char cell[CELL_BYTES])
     return cell;
 }
 
+// Prints at most five characters for a share that is not negative.
 static const char *share_cell(double share, char cell[CELL_BYTES])
 {
     if (isnan(share))
         snprintf(cell, CELL_BYTES, "-");
+    else if (share >= 9.995)
+        snprintf(cell, CELL_BYTES, ">999%%");
     else
         snprintf(cell, CELL_BYTES, "%.0f%%", 100 * share);
     return cell;
@@ -179,14 +182,14 @@ void bench_print_head(const struct bench_report *report)
 static void print_columns(const struct bench_report *report, const struct bench_dtype *dtype)
 {
     if (report->options->mode == BENCH_STEP) {
-        printf("\n%-9s%7s%10s%10s%10s%10s%5s%10s%8s%8s%6s%7s\n", dtype->name, "", "compute",
+        printf("\n%-8s%7s%10s%10s%10s%10s%6s%10s%8s%8s%6s%7s\n", dtype->name, "", "compute",
                "comm.", "step", "step", "step", "exposed", "hidden", "busbw", "of", "cpu");
-        printf("%9s%7s%10s%10s%10s%10s%5s%10s%8s%8s%6s%7s\n", "size", "steps", "p50 us", "p50 us",
+        printf("%8s%7s%10s%10s%10s%10s%6s%10s%8s%8s%6s%7s\n", "size", "steps", "p50 us", "p50 us",
                "p50 us", "p99 us", "iqr", "us", "", "GB/s", "tcp", "s/GB");
     } else {
-        printf("\n%-9s%8s%9s%9s%9s%9s%5s%8s%8s%6s%6s%8s%6s\n", dtype->name, "", "min", "p50", "p90",
+        printf("\n%-8s%8s%9s%9s%9s%9s%6s%8s%8s%6s%6s%8s%6s\n", dtype->name, "", "min", "p50", "p90",
                "p99", "", "algbw", "busbw", "of", "of", "cpu", "cyc/");
-        printf("%9s%8s%9s%9s%9s%9s%5s%8s%8s%6s%6s%8s%6s\n", "size", "iters", "us", "us", "us", "us",
+        printf("%8s%8s%9s%9s%9s%9s%6s%8s%8s%6s%6s%8s%6s\n", "size", "iters", "us", "us", "us", "us",
                "iqr", "GB/s", "GB/s", "tcp", "mem", "s/GB", "byte");
     }
 }
@@ -195,7 +198,7 @@ static void print_plain(const struct bench_row *row, const struct figures *figur
 {
     char cells[12][CELL_BYTES];
     const struct bench_spread *time = &row->time;
-    printf("%9s%8llu%9s%9s%9s%9s%5s%8s%8s%6s%6s%8s%6s\n", size_cell(row->bytes, cells[0]),
+    printf("%8s%8llu%9s%9s%9s%9s%6s%8s%8s%6s%6s%8s%6s\n", size_cell(row->bytes, cells[0]),
            (unsigned long long)row->iterations, time_cell(time->min_us, cells[1]),
            time_cell(time->p50_us, cells[2]), time_cell(time->p90_us, cells[3]),
            time_cell(time->p99_us, cells[4]), share_cell(figures->iqr_us / time->p50_us, cells[5]),
@@ -210,7 +213,7 @@ static void print_step(const struct bench_row *row, const struct figures *figure
 {
     char cells[11][CELL_BYTES];
     const struct bench_spread *time = &row->time;
-    printf("%9s%7llu%10s%10s%10s%10s%5s%10s%8s%8s%6s%7s\n", size_cell(row->bytes, cells[0]),
+    printf("%8s%7llu%10s%10s%10s%10s%6s%10s%8s%8s%6s%7s\n", size_cell(row->bytes, cells[0]),
            (unsigned long long)row->iterations, time_cell(row->compute.p50_us, cells[1]),
            time_cell(row->communication.p50_us, cells[2]), time_cell(time->p50_us, cells[3]),
            time_cell(time->p99_us, cells[4]), share_cell(figures->iqr_us / time->p50_us, cells[5]),

@@ -380,7 +380,7 @@ static const char story_of_a_death[] =
     "1@sim:1\n"
     "[    2] coordinator -> worker 1: generation 1: rank 1 of 2, local 0 of 1, peers "
     "0@sim:0\n"
-    "[    2] coordinator logs world_formed job=j generation=1 world=2 hosts=2\n"
+    "[    2] coordinator logs world_formed job=j generation=1 world=2 hosts=2 memory_groups=2\n"
     "[    5] rank 0 of j -> coordinator: start hash 4d items 10 root 0\n"
     "[    5] rank 1 of j -> coordinator: start hash 4d items 10 root 0\n"
     "[    5] coordinator -> rank 0 of j: verified\n"

@@ -385,7 +385,7 @@ static void test_a_life_in_log_lines(void **state)
                "2 < welcome\n"
                "1 < generation 1: rank 0 of 2, local 0 of 2, peers 1@w2\n"
                "2 < generation 1: rank 1 of 2, local 1 of 2, peers 0@w1\n"
-               "log world_formed job=j generation=1 world=2 hosts=1\n"
+               "log world_formed job=j generation=1 world=2 hosts=1 memory_groups=1\n"
                "1 > start hash 1 items 1 root 0\n"
                "2 > start hash 1 items 1 root 0\n"
                "1 < verified\n"

@@ -115,7 +115,8 @@ static void test_a_host_with_too_many_ranks_shares_in_groups(void **state)
         assert_int_equal(story->last[rank + 1].u.generation_start.local_size, host < 2 ? MANY : 2);
     }
     story_expect_piece(
-        story, "log memory_in_groups job=j generation=1 text=\"host a has 20 ranks, and at most 16 "
+        story, "log world_formed job=j generation=1 world=22 hosts=2 memory_groups=3\n"
+               "log memory_in_groups job=j generation=1 text=\"host a has 20 ranks, and at most 16 "
                "can share memory: they share it in 2 groups of at most 10\"");
 }
 
