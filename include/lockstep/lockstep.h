@@ -27,34 +27,43 @@
  * same thread.
  *
  * After a failure that concerns the whole job (a lost worker, ranks that disagree) the session has
- * failed: every later call but lockstep_close and lockstep_abort returns the same status and text.
+ * failed. Every later call returns the same status and text, or E_CLOSED with the same text after
+ * the E_TIMEOUT of a blocking collective. Only these still work: lockstep_close, lockstep_abort,
+ * lockstep_world, lockstep_leaves, lockstep_step_report, lockstep_session_fd, lockstep_group_world,
+ * lockstep_group_close, and lockstep_work_wait for work that was done before.
  *
- * The process. The library never ends the process and prints nothing. It installs no signal handler
- * until somebody asks where this process hangs. Then it installs a handler for one real-time signal
- * that has none. A sleep or poll that this signal interrupts is continued, and may take up to twice
- * its time. A sleep or poll that is interrupted a second time, or that cannot be continued, ends
- * early with EINTR, as after any signal.
+ * The process. The library never ends the process. It prints nothing but the one line described at
+ * config.log. It installs no signal handler until somebody asks where this process hangs. Then it
+ * installs a handler for one real-time signal that has none. A sleep or poll that this signal
+ * interrupts is continued, and may take up to twice its time. A sleep or poll that is interrupted a
+ * second time, or that cannot be continued, ends early with EINTR, as after any signal.
  *
- * Each function has four paragraphs. Blocks says whether the function waits for other ranks.
- * Threads says which threads may call it. Owns says what happens to memory that is handed over
- * ("copied", "borrowed until ..."). Returns lists the failures that are particular to the function.
- * Two failures are possible everywhere and are not repeated: LOCKSTEP_E_INVALID (a NULL or foreign
- * handle, a wrong argument) and LOCKSTEP_E_FORKED.
+ * How to read a comment. A trainer may rely on what the comments say. A comment is about all
+ * functions between it and the next comment. It ends with up to four paragraphs:
+ * - Blocks says whether the function waits for other ranks.
+ * - Threads says which threads may call it. "The trainer's" is the one thread that makes the calls
+ *   of a session.
+ * - Owns says what happens to memory that is handed over ("copied", "borrowed until ..."). Without
+ *   this paragraph the function keeps no pointer.
+ * - Returns lists the failures that are particular to the function. Three are possible everywhere
+ *   and are not repeated: LOCKSTEP_E_INVALID (a NULL or foreign handle, a wrong argument),
+ *   LOCKSTEP_E_FORKED, and the failure of a session that has failed.
  *
- * One trainer thread makes the calls of a session, except where Threads says otherwise. A signal
- * handler makes none.
+ * "As lockstep_x" means that the paragraphs of lockstep_x hold for this function, too. A signal
+ * handler calls no function of the library.
  *
  * Environment. These variables override the configuration, so that a launcher can place a worker
  * without code: LOCKSTEP_COORDINATOR, _JOB, _WORLD_SIZE, _WORLD_MIN, _WORLD_MAX, _WORLD_WINDOW_MS,
  * _RANK_HINT, _ADVERTISE, _DATA_PORTS, _OPEN_TIMEOUT_MS, _LOG, _ENGINE_CPUS, _ENGINE_NICE,
  * _TRACE_DIR, _TLS_DIR, _DATA_ENCRYPTION (off or tls), _TRANSPORT (auto or tcp), _ORDER (error or
- * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS, _DEVICE, _SUM (fast or
- * ranks) and _VIRTUAL_RANKS. LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared, two_level
- * or direct, the same on every rank) replaces the choice by size. LOCKSTEP_LINK
- * (LATENCY_NS,BYTES_PER_S) replaces the measurement of links. If neither the configuration nor a
- * LOCKSTEP_ variable gives rank and world size, the variables of torchrun, OpenMPI, PMI, Slurm and
- * Kubernetes do (docs/environment.md, "Which worker am I"). An unknown LOCKSTEP_ variable is
- * E_CONFIG. docs/environment.md lists all variables.
+ * zero_defer), _UNPLANNED (extend, fail or defer), _HALT_TIMEOUT_MS, _DEVICE, _SUM (fast or ranks),
+ * _VIRTUAL_RANKS and _ON_FAILURE (continue). These replace a choice of the library:
+ * LOCKSTEP_ALGORITHM (auto, ring, doubling, halving, shared, two_level or direct, the same on every
+ * rank), LOCKSTEP_LINK (LATENCY_NS,BYTES_PER_S), LOCKSTEP_SLOTS, LOCKSTEP_AWAY_TIMEOUT_MS and
+ * LOCKSTEP_ABORT_MS. If neither the configuration nor a LOCKSTEP_ variable gives rank and world
+ * size, the variables of torchrun, horovodrun, OpenMPI, PMI, Flux, Slurm and Kubernetes do
+ * (docs/environment.md, "Which worker am I"). An unknown LOCKSTEP_ variable is E_CONFIG.
+ * docs/environment.md lists all variables.
  */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
@@ -93,7 +102,7 @@ typedef enum lockstep_status {
     LOCKSTEP_E_MISMATCH = -6, /* Ranks run different programs: make them equal. */
     LOCKSTEP_E_UNUSED = -7, /* A gradient was not produced: the text says which; go on. */
     LOCKSTEP_E_PEER_LOST = -8, /* A worker is gone: restart from the last checkpoint. */
-    LOCKSTEP_E_CLOSED = -9, /* The session was closed or aborted: stop using it. */
+    LOCKSTEP_E_CLOSED = -9, /* Aborted, or a blocking collective's time was over: stop using it. */
     LOCKSTEP_E_SYSTEM = -10, /* The operating system refused; the text says what. */
     LOCKSTEP_E_FORKED = -11, /* The session belongs to the parent process. */
     LOCKSTEP_E_CHANGED = -12 /* The world changed, and the session goes on: call again. */
@@ -104,8 +113,9 @@ typedef enum lockstep_status {
 LOCKSTEP_API const char *lockstep_status_name(int status);
 
 /* The text of the last failure on this thread, one or several lines without a final newline: "step
- * 812: rank 2 (host b) was lost: connection reset by peer". Empty before the first failure. Blocks:
- * no. Threads: any. Owns: borrowed until the next call of this thread. */
+ * 812: rank 2 (host b) was lost: connection reset by peer". Empty before the first failure. A call
+ * that succeeds does not clear it, so ask for it only after a failure. Blocks: no. Threads: any.
+ * Owns: borrowed until the next call of this thread. */
 LOCKSTEP_API const char *lockstep_error_text(void);
 
 /* The version of the library: "0.1.0". Blocks: no. Threads: any. */
@@ -287,7 +297,10 @@ struct lockstep_config {
      * share is not. "off" or NULL: workers authenticate each other, and tensors pass in plaintext;
      * SECURITY.md says what that does not stop. Equal on all ranks. */
     const char *data_encryption;
-    lockstep_sum sum; /* Equal on all ranks. */
+    /* LOCKSTEP_SUM_FAST or LOCKSTEP_SUM_RANKS, equal on all ranks. LOCKSTEP_SUM and LOCKSTEP_MEAN
+     * are operations of collectives (lockstep_op): as a value here they would count as these two.
+     */
+    lockstep_sum sum;
     /* Number of virtual ranks, at most 64. Gradients are then added over a fixed tree of so many
      * leaves, and each rank makes one step for each of its leaves ("Leaves" below): the bits of
      * gradients do not depend on the number of ranks. Every rank has at least one leaf; a world of
@@ -312,7 +325,8 @@ struct lockstep_config {
  * When the coordinator goes away before that, the worker goes on trying to reach it, or another
  * coordinator at its addresses, until open_timeout_ms has passed. While some workers of an earlier
  * world of the same job have closed their sessions and others have not, the worker waits for these
- * others, in the same way.
+ * others, in the same way. A process may have several sessions; each takes 257 of its 8,192 handles
+ * (docs/errors.md, "Limits of the process").
  * config: NULL means all defaults and the environment.
  * Blocks: until the world has formed, at most open_timeout_ms. Threads: any. Owns: config is
  * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
@@ -411,23 +425,22 @@ typedef enum lockstep_dtype {
 /* Tied weights: the parameter is a second name of an earlier one, the owner, in the same module or
  * in an earlier module. data is the owner's pointer. dtype, gradient_dtype, shape and
  * LOCKSTEP_PARAMETER_FROZEN are the owner's. gradient is the owner's or NULL. The same holds in
- * each replica. The gradient travels once, under the owner's name, when the last calls have
- * reported it under all names or when the step ends. The backward pass adds to it under each name
- * and reports each name. A name that is not reported only costs time: its bucket then waits for the
- * end of the call. The gradient counts as used if any report named it, and the policy of the
- * owner's module applies. A step that calls a later module and not the owner's contributes for the
- * owner what was reported of it, with this rank's weight. No policy objects to the owner's other
- * parameters then. This flag for an owner in another module is an error if either module has
- * separate_calls or replicas. */
+ * each replica.
+ * The gradient travels once, under the owner's name, when the last calls have reported it under all
+ * names or when the step ends. The backward pass adds to it under each name and reports each name.
+ * A name that is not reported only costs time: its bucket then waits for the end of the call. The
+ * gradient counts as used if any report named it, and the policy of the owner's module applies. If
+ * a step calls only the later module, its reports count for the owner, with this rank's weight, and
+ * no policy objects to the owner module's other parameters.
+ * An owner in another module is an error if either module has separate_calls or replicas. */
 #define LOCKSTEP_PARAMETER_SHARED 2u
 
 /* A trained tensor. Memory is dense: its elements fill it without gaps. Initialize with
  * LOCKSTEP_PARAMETER_INIT. */
 struct lockstep_parameter {
     const char *name; /* Unique in its module, at most 255 bytes of UTF-8. */
-    lockstep_dtype
-        dtype; /* Type of the value, and of the gradient unless gradient_dtype says other.
-                */
+    /* Type of the value, and of the gradient unless gradient_dtype says other. */
+    lockstep_dtype dtype;
     uint32_t dims; /* 0 to 8; 0 is a scalar of one element. */
     const int64_t *shape; /* [dims] numbers of elements; 0 is allowed. NULL with dims 0. */
     void *data; /* shape elements. May be NULL when there are none. */
@@ -520,7 +533,7 @@ struct lockstep_module_config {
     size_t struct_bytes;
     size_t parameter_bytes; /* sizeof(struct lockstep_parameter), set by the initializer. */
     size_t buffer_bytes; /* sizeof(struct lockstep_buffer), set by the initializer. */
-    const char *name; /* Unique in the session. */
+    const char *name; /* Unique in the session, 1 to 255 bytes of UTF-8. */
     const struct lockstep_parameter *parameters;
     uint32_t parameter_count;
     const struct lockstep_buffer *buffers;
@@ -585,7 +598,7 @@ struct lockstep_module_config {
  * the same modules in the same order, with the same gradient_kind, policy and calls_per_step.
  * A module with a group is registered by the group's members, in any order. Modules of different
  * groups may have the same name, and are other modules. All modules of the job, those of groups
- * included, are at most 64.
+ * included, are at most 64. A session has at most 262,144 parameters and buffers.
  * Each tensor of a session has memory of its own. Values, gradients and buffers that overlap, even
  * in part, are E_INVALID, and the text names both. Three cases are allowed: a parameter and its
  * second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
@@ -679,7 +692,8 @@ LOCKSTEP_API int lockstep_start(lockstep_session *session);
 /* Options of one step. Initialize with LOCKSTEP_STEP_INIT. */
 struct lockstep_step_options {
     size_t struct_bytes;
-    const char *phase; /* Label of steps that run the same modules. NULL: the empty label. */
+    /* Label of steps that run the same modules, at most 255 bytes. NULL: the empty label. */
+    const char *phase;
     uint64_t weight; /* Samples behind this rank's gradients in this step, at most 2^48. With 0 the
                         rank contributes nothing but still receives the mean. */
     uint32_t accumulate; /* 1: nothing is synchronized yet, see lockstep_step_begin. */
@@ -730,14 +744,12 @@ struct lockstep_step_view {
  * Gradients of kind mean must then be the mean over all these samples, so with k equal
  * micro-batches divide each loss by k. Gradients of kind sum just add up.
  *
- * Leaves. With config.virtual_ranks every step is one leaf, in the order of leaves, and the steps
- * of a rank's leaves (lockstep_leaves) are one window: all but the last have accumulate = 1, and
- * another number of steps is E_INVALID. Deal samples to leaves, not to ranks. Each step has its own
+ * Leaves (docs/numbers.md, "Virtual ranks"). With config.virtual_ranks every step is one leaf, in
+ * the order of leaves, and the steps of a rank's leaves (lockstep_leaves) are one window: all but
+ * the last have accumulate = 1, and another number of steps is E_INVALID. Each step has its own
  * weight, so gradients of kind mean are means over the leaf's samples. When a step with accumulate
- * ends, the library takes the gradients that it reported, and sets their memory to zero. The result
- * is sum(w g) / sum(w) over all leaves, with the same bits on any number of ranks
- * (docs/numbers.md). A leaf without data has weight 0. The library keeps at most log2(V) + 1 copies
- * of the gradients, in the format that travels.
+ * ends, the library takes the gradients that it reported, and sets their memory to zero. A leaf
+ * without data has weight 0.
  *
  * Ranks that run out of data. With config.uneven (or lockstep_uneven_set) a rank that has no data
  * left says exhausted = 1. It goes on calling step_begin, step_end and its optimizer, without calls
@@ -847,7 +859,7 @@ LOCKSTEP_API int lockstep_grad_ready(lockstep_module *module, lockstep_call *cal
                                      uint32_t parameter, void *gradient, void *stream);
 /* Reports a gradient of one of the module's replicas, numbered from 0. lockstep_grad_ready reports
  * for replica 0. In host memory the report that completes a gradient also adds up what all replicas
- * reported of it. */
+ * reported of it. Otherwise as lockstep_grad_ready. */
 LOCKSTEP_API int lockstep_replica_ready(lockstep_module *module, lockstep_call *call,
                                         uint32_t replica, uint32_t parameter, void *gradient,
                                         void *stream);
@@ -961,7 +973,7 @@ LOCKSTEP_API int lockstep_step_end(lockstep_session *session, void *stream);
  * rank has ended the step and others have not; call it again (or lockstep_step_end) to wait on.
  * Nothing is lost by that. Meanwhile the gradients are the library's, and every other function of
  * the step is E_INVALID; lockstep_abort and lockstep_close are possible. For programs that look for
- * signals now and then. */
+ * signals now and then. Blocks: as said. Otherwise as lockstep_step_end. */
 LOCKSTEP_API int lockstep_step_wait(lockstep_session *session, void *stream, uint32_t timeout_ms);
 
 /* Report of one step. Times are microseconds since step_begin on this rank, 0: did not happen.
@@ -977,9 +989,10 @@ struct lockstep_report {
     uint64_t done_us; /* lockstep_step_end had all results. */
     uint64_t bytes_sent; /* On the data plane, headers included. */
     uint64_t bytes_received;
-    uint64_t bytes_copied; /* Results that passed through scratch, because no rank used some
-                              gradients of their chunk, or because they are float32 and travel as
-                              bfloat16. 0: zero copy. */
+    /* Results that were copied to their place: because no rank used some gradients of their chunk,
+     * because they are float32 and travel as bfloat16, or because ranks of a host exchanged them
+     * through shared slots, as private memory. 0: zero copy. */
+    uint64_t bytes_copied;
     uint64_t weight_total; /* Sum of the weights of the last bucket of the step's order: of all
                               ranks, else of a group. Equal on all ranks of that bucket. */
     uint32_t buckets; /* Number of buckets that travelled. */
@@ -1009,8 +1022,7 @@ struct lockstep_report {
             0, 0, 0, 0, 0 \
     }
 
-/* Report of a finished step; only the last one is kept. timeout_ms is for reports that other ranks
- * have to answer; these do not exist yet.
+/* Report of a finished step; only the last one is kept. timeout_ms: 0; reserved.
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID when that step is not the last one, and
  * while a step is in its end (lockstep_step_wait). */
 LOCKSTEP_API int lockstep_step_report(lockstep_session *session, uint64_t step, uint32_t timeout_ms,
@@ -1074,11 +1086,12 @@ typedef enum lockstep_op {
 /* Collectives work in place over all ranks, after lockstep_open, inside and outside steps.
  *
  * Collectives are matched by name: the k-th use of a name on one rank meets the k-th use on the
- * others, and different names may be called in different orders. A collective whose count, dtype,
- * op or root differs between ranks fails on all of them (E_MISMATCH; the text has the calls of two
- * ranks). Blocking collectives that ranks call in different orders fail in the same way. So does a
- * collective in which some ranks wait while others wait in another function, such as
- * lockstep_step_end: every rank gets the error within about a second.
+ * others, and different names may be called in different orders. A name has 1 to 255 bytes of
+ * UTF-8, and does not begin with "lockstep/". A collective whose count, dtype, op or root differs
+ * between ranks fails on all of them (E_MISMATCH; the text has the calls of two ranks). Blocking
+ * collectives that ranks call in different orders fail in the same way. So does a collective in
+ * which some ranks wait while others wait in another function, such as lockstep_step_end: every
+ * rank gets the error within about a second.
  *
  * The blocking forms wait at most timeout_ms. E_TIMEOUT fails the session, because the other ranks
  * may have the result: every later call returns E_CLOSED with its text, and the other ranks get
@@ -1103,6 +1116,11 @@ LOCKSTEP_API int lockstep_broadcast(lockstep_session *session, const char *name,
                                     uint32_t timeout_ms);
 LOCKSTEP_API int lockstep_barrier(lockstep_session *session, const char *name, uint32_t timeout_ms);
 
+/* The same collectives, which do not wait: *work stands for the collective until lockstep_work_wait
+ * has freed it. At most 256 collectives of a session may be begun and not waited for. Blocks: no.
+ * Threads: the trainer's. Owns: data is borrowed until the wait. Returns: E_INVALID (also for
+ * memory that another collective has borrowed, and one collective too many), E_UNSUPPORTED (dtype).
+ */
 LOCKSTEP_API int lockstep_allreduce_async(lockstep_session *session, const char *name, void *data,
                                           uint64_t count, lockstep_dtype dtype, lockstep_op op,
                                           lockstep_work **work);
@@ -1112,8 +1130,11 @@ LOCKSTEP_API int lockstep_broadcast_async(lockstep_session *session, const char 
 LOCKSTEP_API int lockstep_barrier_async(lockstep_session *session, const char *name,
                                         lockstep_work **work);
 
-/* Waits for an asynchronous collective. timeout_ms 0 only asks. E_TIMEOUT: the collective is still
- * in flight and the handle stays valid. Any other return frees the work. */
+/* Waits for a collective that was begun. timeout_ms 0 only asks. E_TIMEOUT: the collective is still
+ * in flight and the handle stays valid. Any other return frees the work. Blocks: until the
+ * collective is done, at most timeout_ms. Threads: the trainer's. Owns: the memory of the
+ * collective is the trainer's again when the work is freed. Returns: E_TIMEOUT, and what the
+ * blocking form of the collective returns. */
 LOCKSTEP_API int lockstep_work_wait(lockstep_work *work, uint32_t timeout_ms);
 
 /* Calls function(context) once the work is done or the session has failed. If the work is done
@@ -1206,24 +1227,23 @@ typedef enum lockstep_collective_kind {
     LOCKSTEP_RECEIVE = 11
 } lockstep_collective_kind;
 
-/* As the peer of a RECEIVE: any other member of the group. The sends are those to a named receive,
- * and `sender` says which member has sent. The rules:
+/* As the peer of a RECEIVE: any other member of the group. `sender` says which member has sent.
+ * Senders do nothing special. docs/collectives.md has the reasons and an example. The rules:
  * - Which message: of the messages with this name and tag that have arrived, the one whose first
  *   bytes have arrived first; if none has, the first to arrive. Messages of one sender are received
  *   in the order of its sends. Receives from any source get their messages in the order in which
  *   they were begun.
- * - Beside named receives: a named RECEIVE claims the next message of its peer when it begins, also
- *   one that has not arrived. So it goes before receives from any source that still wait. Between
- *   two members LOCKSTEP_ANY_SOURCE names the other one.
- * - Another count or dtype than the send's: E_MISMATCH, as for a named receive. The message that is
- *   taken does not depend on the count.
- * - Without a send: the receive waits, and the job shows it as a stall (docs/stalls.md). It is no
- *   E_MISMATCH, because a receive from any source is not known to wait in vain. While it waits, no
+ * - A named RECEIVE claims the next message of its peer when it begins, also one that has not
+ *   arrived. So it goes before receives from any source that still wait. In a group of two,
+ *   LOCKSTEP_ANY_SOURCE is the same as naming the other member.
+ * - Another count or dtype than the send's is E_MISMATCH. The message that is taken does not depend
+ *   on the count.
+ * - Without a send the receive waits, which is a stall and no E_MISMATCH. While it waits, no
  *   E_MISMATCH about the order of calls comes from what this rank has not called.
- * - E_PEER_LOST: a member has died, as always; or all other members have closed their sessions. A
- *   member to which this rank has no link is not known to have closed its session.
- * - Links: the first receive of a rank makes links to all members of lower rank, which must not
- * have closed their sessions before. */
+ * - E_PEER_LOST: a member has died, or all other members have closed their sessions. A member to
+ *   which this rank has no link is not known to have closed its session.
+ * - The first receive of a rank makes links to all members of lower rank, which must not have
+ *   closed their sessions before. */
 #define LOCKSTEP_ANY_SOURCE 0xffffffffu
 
 /* A collective. Begin with LOCKSTEP_COLLECTIVE_INIT. Fields that a kind does not use are ignored,
@@ -1240,7 +1260,9 @@ struct lockstep_collective {
     size_t struct_bytes;
     lockstep_collective_kind kind;
     lockstep_group *group; /* NULL: all ranks. */
-    const char *name; /* 1 to 255 bytes of UTF-8, unique in its group; matched as said above. */
+    /* 1 to 255 bytes of UTF-8, unique in its group; matched as said above. Names that begin with
+     * "lockstep/" are the library's. */
+    const char *name;
     const void *input; /* Aligned for the dtype, as output. NULL: no elements, or as kinds say. */
     void *output;
     uint64_t count; /* Elements of the whole, or of each part. */
@@ -1361,21 +1383,27 @@ LOCKSTEP_API int lockstep_metric_add(lockstep_session *session, const char *name
 LOCKSTEP_API int lockstep_metric_read(lockstep_session *session, const char *name, double *value,
                                       uint64_t *count);
 
-/* Says where the trainer is ("evaluating"), for people who look at the job. Copied, at most 127
- * bytes; longer texts are cut. The coordinator's page draws numbers in it over time, as in
- * "epoch 3 loss=0.41". Blocks: no. Threads: any. */
+/* Says where the trainer is ("evaluating"), for people who look at the job. Copied: UTF-8, at most
+ * 127 bytes; longer texts are cut. The coordinator's page draws numbers in it over time, as in
+ * "epoch 3 loss=0.41". Blocks: no. Threads: any. Returns: E_INVALID for NULL, and for a text that
+ * is not UTF-8. */
 LOCKSTEP_API int lockstep_mark(lockstep_session *session, const char *text);
 
 /* Announces a pause, for example to write a checkpoint. Until lockstep_resume the job shows it as a
- * pause and not as a stall, for about expected_ms. Calls of the library in between do not end it.
- * Blocks: no. Threads: the trainer's. Owns: reason is copied. */
+ * pause and not as a stall, for about expected_ms. Calls of the library in between do not end it. A
+ * second lockstep_pause takes the place of the first. reason: UTF-8; NULL is "paused". Blocks: no.
+ * Threads: the trainer's. Owns: reason is copied. Returns: E_INVALID for a reason that is not
+ * UTF-8. */
 LOCKSTEP_API int lockstep_pause(lockstep_session *session, const char *reason,
                                 uint64_t expected_ms);
+/* Ends the pause, and removes the mark. Without a pause it only removes the mark. Blocks: no.
+ * Threads: the trainer's. */
 LOCKSTEP_API int lockstep_resume(lockstep_session *session);
 
 /* Compares a hash of every parameter and buffer across ranks. All ranks call it, outside a step.
  * Blocks: until all ranks have called it. Threads: the trainer's. Returns: OK when all are equal;
- * E_MISMATCH names the tensors that differ and on how many ranks; the session goes on. */
+ * E_MISMATCH names the tensors that differ and on how many ranks; the session goes on. E_PEER_LOST.
+ */
 LOCKSTEP_API int lockstep_state_check(lockstep_session *session);
 
 /* One hash over all parameters and buffers of this rank, for logs and tests: equal states give
@@ -1384,7 +1412,8 @@ LOCKSTEP_API int lockstep_state_hash(lockstep_session *session, uint64_t *hash);
 
 /* Exchanges all buffers with a policy that repeats now, whatever the step: before a checkpoint, or
  * an evaluation on one rank. Buffers of policy sum are summed again, including earlier sums. All
- * ranks call it, outside a step. Blocks: until all ranks have called it. Threads: the trainer's. */
+ * ranks call it, outside a step. Blocks: until all ranks have called it. Threads: the trainer's.
+ * Returns: E_PEER_LOST. */
 LOCKSTEP_API int lockstep_state_sync(lockstep_session *session);
 
 /* ---- Saving and loading ------------------------------------------------------------------------
@@ -1399,19 +1428,22 @@ LOCKSTEP_API int lockstep_state_sync(lockstep_session *session);
 LOCKSTEP_API int lockstep_layout_save(lockstep_session *session, const char *path);
 /* Reads a file of lockstep_layout_save, after the modules were registered and before
  * lockstep_start. Every rank reads it (ranks that differ get E_MISMATCH at start). The same world
- * with the same layouts gives the same bits. Returns: E_CONFIG (not such a file, damaged, of other
- * modules, or of a world of this size with other chunks: the text says which; nothing has changed),
- * E_SYSTEM; E_INVALID when a file was loaded already. */
+ * with the same layouts gives the same bits. Blocks: no. Threads: the trainer's. Returns: E_CONFIG
+ * (not such a file, damaged, of other modules, or of a world of this size with other chunks: the
+ * text says which; nothing has changed), E_SYSTEM; E_INVALID when a file was loaded already, and
+ * after lockstep_start. */
 LOCKSTEP_API int lockstep_layout_load(lockstep_session *session, const char *path);
 
-/* Saves and loads the layouts with the number of the last step and the totals of counters. With
- * these and the trainer's own checkpoint, training goes on bit by bit as if it had not been
- * interrupted. Save outside a window of accumulation. The file does not say which parameters are
- * frozen: freeze them again before the next step. */
+/* Saves the layouts with the number of the last step and the totals of counters. With these and the
+ * trainer's own checkpoint, training goes on bit by bit as if it had not been interrupted. The file
+ * does not say which parameters are frozen: freeze them again before the next step. Blocks: no.
+ * Threads: the trainer's, outside a step or window. Returns: as lockstep_layout_save. */
 LOCKSTEP_API int lockstep_session_save(lockstep_session *session, const char *path);
+/* Reads a file of lockstep_session_save: the layouts, the step and the totals. Otherwise as
+ * lockstep_layout_load. */
 LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *path);
 
-/* Memory for tensors, at most 65,536 blocks. Each block is whole pages, and zero. It is freed by
+/* Memory for tensors, at most 1,048,576 blocks. Each block is whole pages, and zero. It is freed by
  * lockstep_free or with the session. bytes 0 gives memory that must not be touched.
  * If ranks share a host and config.transport is AUTO, they can reach each other's blocks: gradients
  * in shared blocks are reduced in place, without copies, in whatever order they lie. Three limits
@@ -1421,10 +1453,13 @@ LOCKSTEP_API int lockstep_session_load(lockstep_session *session, const char *pa
  * 256 blocks has one, and the links of a recovery need some (ulimit -n). Blocks beyond these limits
  * are like any other memory. A shared block is allocated at once, not when it is touched. A forked
  * child does not get a copy: the parent sees what the child writes there.
- * Blocks: no. Threads: the trainer's. Returns: E_SYSTEM (no memory); E_INVALID for memory that is
- * not from lockstep_alloc, in which a tensor is registered, or that the library has borrowed: for a
- * collective that was not waited for, or for a gradient of the open step or window. */
+ * Blocks: no. Threads: the trainer's. Owns: the library's. Returns: E_SYSTEM (no memory), E_INVALID
+ * (one block too many). */
 LOCKSTEP_API int lockstep_alloc(lockstep_session *session, size_t bytes, void **memory);
+/* Frees a block of lockstep_alloc. Blocks: no. Threads: the trainer's. Returns: E_INVALID for
+ * memory that is not from lockstep_alloc, NULL included, in which a tensor is registered, or that
+ * the library has borrowed: for a collective that was not waited for, or for a gradient of the open
+ * step or window. */
 LOCKSTEP_API int lockstep_free(lockstep_session *session, void *memory);
 
 /* ---- What a machine has for ranks with a device ------------------------------------------------

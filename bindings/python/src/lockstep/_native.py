@@ -50,7 +50,7 @@ class Status(IntEnum):
     E_PEER_LOST = -8
     """A worker is gone: restart from the last checkpoint."""
     E_CLOSED = -9
-    """The session was closed or aborted: stop using it."""
+    """Aborted, or a blocking collective's time was over: stop using it."""
     E_SYSTEM = -10
     """The operating system refused; the text says what."""
     E_FORKED = -11
@@ -403,7 +403,7 @@ class SessionOptions(TypedDict, total=False):
     data_encryption: Optional[str]
     """"tls": traffic between workers over a network is encrypted."""
     sum: Union[Sum, str]
-    """Equal on all ranks."""
+    """LOCKSTEP_SUM_FAST or LOCKSTEP_SUM_RANKS, equal on all ranks."""
     virtual_ranks: int
     """Number of virtual ranks, at most 64."""
     gradient_norm: int
@@ -536,7 +536,7 @@ class StepOptions(TypedDict, total=False):
     """The options that struct lockstep_step_options has."""
 
     phase: Optional[str]
-    """Label of steps that run the same modules."""
+    """Label of steps that run the same modules, at most 255 bytes."""
     weight: int
     """Samples behind this rank's gradients in this step, at most 2^48."""
     accumulate: int
@@ -686,8 +686,9 @@ class Report(NamedTuple):
     """On the data plane, headers included."""
     bytes_received: int
     bytes_copied: int
-    """Results that passed through scratch, because no rank used some gradients of their chunk,
-    or because they are float32 and travel as bfloat16."""
+    """Results that were copied to their place: because no rank used some gradients of their
+    chunk, because they are float32 and travel as bfloat16, or because ranks of a host
+    exchanged them through shared slots, as private memory."""
     weight_total: int
     """Sum of the weights of the last bucket of the step's order: of all ranks, else of a group."""
     buckets: int
