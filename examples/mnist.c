@@ -16,9 +16,9 @@
 // Nothing else is exchanged in a step: losses are summed once an epoch.
 //
 // With --survive the workers go on when one of them is killed (config.on_failure): samples are
-// dealt again to those that are left. Collectives outside of steps do not work in this mode yet. So
-// losses are metrics of the steps, and each rank measures the accuracy and tells its hash by
-// itself.
+// dealt again to those that are left. Losses are then metrics of the steps in place of a collective
+// after each epoch, and each rank measures the accuracy and tells its hash by itself. So there is
+// no collective that has to be called again after a death.
 #include <lockstep/lockstep.h>
 
 #include <errno.h>
