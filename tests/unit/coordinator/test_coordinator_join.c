@@ -483,7 +483,7 @@ static void test_what_is_wrong_with_a_hello_is_said(void **state)
     static const struct wrong_hello wrong[] = {
         {"version", spoil_version,
          "2 < refused (version): the worker on b speaks protocol version 99, the coordinator "
-         "version 14: install the same Lockstep on both\n"},
+         "version 15: install the same Lockstep on both\n"},
         {"name", spoil_name,
          "2 < refused (invalid): 'a b' is no job name: use 1 to 63 letters, digits, '-', '_' and "
          "'.', not '.' or '..' alone\n"},
