@@ -255,9 +255,10 @@ static void fail_to_send(struct rank *rank, int status, const char *text)
 static void closed_body(struct rank *rank)
 {
     lockstep_session *session = rank->session;
+    if (rank->rank == 0)
+        fill(rank, 1);
     rank_meet(rank);
     if (rank->rank == 0) {
-        fill(rank, 1);
         fail_to_send(rank, LOCKSTEP_E_PEER_LOST, "rank 1");
         RANK_SAYS(rank, "closed its session while ");
     } else if (rank->rank == 1) {
@@ -269,9 +270,10 @@ static void closed_body(struct rank *rank)
 
 static void aborted_body(struct rank *rank)
 {
+    if (rank->rank == 0)
+        fill(rank, 1);
     rank_meet(rank);
     if (rank->rank == 0) {
-        fill(rank, 1);
         fail_to_send(rank, LOCKSTEP_E_PEER_LOST, "enough");
     } else if (rank->rank == 1) {
         usleep(REST_US);
