@@ -105,8 +105,8 @@ const showFacts = (state, rate) => {
     ['Running for', ran === null ? '–' : time(ran), over ? 'until the end' : ''],
     ['Start', job.generation.number || '–', job.generation.number < 2 ? '' : job.recovery.count ? 'recoveries count' : 'after restarts'],
     ['Bucket order', job.plan_number ? 'learned' : 'learning', ''],
-    ['Recoveries', job.recovery.count, job.recovery.count ? `the last took ${time(job.recovery.last_ms)}` : ''],
     ['Device', job.device_classes.join(', ') || '–', ''],
+    ['Recoveries', job.recovery.count, `the last took ${time(job.recovery.last_ms)}`],
   ];
   const place = at('facts');
   while (place.children.length < facts.length) {
@@ -116,6 +116,7 @@ const showFacts = (state, rate) => {
     setText(place.children[i].children[1], String(value));
     setText(place.children[i].children[2], note);
   });
+  place.lastElementChild.hidden = job.recovery.count === 0;
 };
 
 // ---- who waits for whom ------------------------------------------------------------------------
