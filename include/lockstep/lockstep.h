@@ -1171,9 +1171,9 @@ LOCKSTEP_API int lockstep_session_fd(lockstep_session *session, int *fd);
  * has the members that are left, in their order. Blocks: until all members have called it. Threads:
  * the trainer's. Returns: E_CHANGED if a rank has died; E_INVALID at once for a rank that is not in
  * `ranks`, and for the 65th open group; E_MISMATCH on every rank if members wait with other names
- * or other ranks, after about a second; the text has both calls. Each name with
- * other ranks counts as one of the 4,096 names of collectives. Names of closed groups, and those
- * of their collectives, make room for new names, the one that was used longest ago first. */
+ * or other ranks, after about a second; the text has both calls. A group that is made again with
+ * the same name and ranks has names of its own. The names of a closed group's collectives make room
+ * for new ones. */
 LOCKSTEP_API int lockstep_group_create(lockstep_session *session, const uint32_t *ranks,
                                        uint32_t count, const char *name, lockstep_group **group);
 

@@ -674,6 +674,85 @@ static void names_of_closed_groups_make_room(const struct setting *setting)
         ranks_run(setting, many_groups_body, NULL);
 }
 
+// ---- The same group again ----------------------------------------------------------------------
+
+// Two groups of one name and the same ranks are open. Each has names of its own: the members use
+// them in opposite orders.
+static void twins_body(struct rank *rank)
+{
+    lockstep_group *const twins[2] = {make_whole(rank, "twin"), make_whole(rank, "twin")};
+    int32_t values[2] = {0};
+    lockstep_work *works[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t twin = rank->rank == 0 ? i : 1 - i;
+        struct lockstep_collective what = describe(LOCKSTEP_ALLREDUCE, "x", 1, NULL, &values[twin]);
+        values[twin] = twin == 0 ? 1 : 100;
+        what.dtype = LOCKSTEP_INT32;
+        what.op = LOCKSTEP_SUM;
+        what.group = twins[twin];
+        RANK_OK(rank, lockstep_collective_begin(rank->session, &what, &works[twin]));
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        RANK_OK(rank, lockstep_work_wait(works[i], FOREVER));
+    RANK_EQUAL(rank, values[0], rank->world_size);
+    RANK_EQUAL(rank, values[1], 100 * rank->world_size);
+    RANK_OK(rank, lockstep_group_close(twins[0]));
+    RANK_OK(rank, lockstep_group_close(twins[1]));
+}
+
+static void twins_have_their_own_names(const struct setting *setting)
+{
+    ranks_run(setting, twins_body, NULL);
+}
+
+static void shift(struct rank *rank, lockstep_group *pair, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = first; i < first + count; i++) {
+        int32_t value = rank->rank == 0 ? (int32_t)i : -1;
+        struct lockstep_collective what =
+            describe(rank->rank == 0 ? LOCKSTEP_SEND : LOCKSTEP_RECEIVE, "m", 1,
+                     rank->rank == 0 ? &value : NULL, rank->rank == 0 ? NULL : &value);
+        what.dtype = LOCKSTEP_INT32;
+        what.peer = 1 - rank->rank;
+        what.group = pair;
+        RANK_OK(rank, lockstep_collective_run(rank->session, &what, FOREVER));
+        RANK_EQUAL(rank, value, i);
+    }
+}
+
+// Ranks 0 and 1 make a group again after rank 0 has forgotten its names, and rank 1 has not.
+static void again_body(struct rank *rank)
+{
+    const uint32_t pair[2] = {0, 1};
+    const uint32_t other[2] = {0, 2};
+    lockstep_group *group;
+    for (uint32_t i = 0; rank->rank < 2 && i < 2; i++) {
+        group = make_group(rank, "again", pair, 2);
+        shift(rank, group, 10 * i, 2);
+        RANK_OK(rank, lockstep_group_close(group));
+    }
+    for (uint32_t i = 0; rank->rank != 1 && i < MANY_GROUPS; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "other %" PRIu32, i);
+        group = make_group(rank, name, other, 2);
+        struct lockstep_collective what = describe(LOCKSTEP_BARRIER, "b", 0, NULL, NULL);
+        what.group = group;
+        RANK_OK(rank, lockstep_collective_run(rank->session, &what, FOREVER));
+        RANK_OK(rank, lockstep_group_close(group));
+    }
+    if (rank->rank < 2) {
+        group = make_group(rank, "again", pair, 2);
+        shift(rank, group, 20, 4);
+        RANK_OK(rank, lockstep_group_close(group));
+    }
+}
+
+static void a_group_that_one_member_has_forgotten(const struct setting *setting)
+{
+    if (strcmp(setting->name, "loopback") == 0)
+        ranks_run(setting, again_body, NULL);
+}
+
 int main(void)
 {
     static const uint32_t several[] = {2, 3, 0};
@@ -687,6 +766,8 @@ int main(void)
         {"case_41_a_pair_that_disagrees", a_pair_that_disagrees, several},
         {"calls_that_are_refused", calls_that_are_refused, several},
         {"names_of_closed_groups_make_room", names_of_closed_groups_make_room, three},
+        {"twins_have_their_own_names", twins_have_their_own_names, several},
+        {"a_group_that_one_member_has_forgotten", a_group_that_one_member_has_forgotten, three},
         {"a_group_with_work", a_group_with_work, several},
         {"a_function_is_called", a_function_is_called, several},
         {"a_failure_is_told", a_failure_is_told, several},

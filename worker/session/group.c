@@ -202,6 +202,15 @@ int group_make(struct lockstep_session *session, const uint32_t *ranks, uint32_t
     return status;
 }
 
+void group_number(struct lockstep_group *group, uint32_t making)
+{
+    const uint64_t parts[] = {group->space, making};
+    mutex_lock(&group->session->mutex);
+    if (making > 0)
+        group->space = hash64(parts, sizeof(parts));
+    mutex_unlock(&group->session->mutex);
+}
+
 int group_free(struct lockstep_group *group)
 {
     struct lockstep_session *session = group->session;
@@ -237,4 +246,7 @@ void group_free_all(struct lockstep_session *session)
         group_destroy(group);
     }
     session->works.group_count = 0;
+    free(session->works.made);
+    session->works.made = NULL;
+    session->works.made_count = 0;
 }

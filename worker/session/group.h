@@ -18,7 +18,9 @@ struct lockstep_group {
     // set when the group is made, then constant
     struct lockstep_session *session;
     char name[LOCKSTEP_GROUP_NAME_BYTES];
-    uint64_t space; // Hash of the name and the ranks.
+    // Hash of the name and the ranks, and from the meeting of the members on also of how often they
+    // had made the group before: each making has names of its own.
+    uint64_t space;
     uint64_t changes; // Changes of the world before it.
     uint32_t modules; // trainer; modules of this group that are registered.
     // Written by the driver under the session's mutex when a generation forms.
@@ -39,6 +41,9 @@ struct lockstep_group {
 // Returns 0, or a failure. Trainer.
 int group_make(struct lockstep_session *session, const uint32_t *ranks, uint32_t count,
                const char *name, struct lockstep_group **made);
+// The members have met. making: how often they had made a group of this name and these ranks
+// before.
+void group_number(struct lockstep_group *group, uint32_t making);
 // Removes the group from the session and frees it. Returns 0, or a failure if work of it was not
 // waited for. Trainer.
 int group_free(struct lockstep_group *group);

@@ -12,6 +12,7 @@
 #include "worker/session/work.h"
 #include "worker/support/error.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // Returns the entry of a name, or the free entry where it belongs. NULL: neither is there.
@@ -26,10 +27,41 @@ static struct name_use *names_entry_locked(const struct lockstep_session *sessio
     return NULL;
 }
 
+static struct name_use *names_made_entry_locked(const struct lockstep_session *session,
+                                                uint64_t hash)
+{
+    for (uint32_t i = 0; i < session->works.made_count; i++)
+        if (session->works.made[i].hash == hash)
+            return &session->works.made[i];
+    return NULL;
+}
+
 uint32_t names_uses_locked(const struct lockstep_session *session, uint64_t hash)
 {
     const struct name_use *use = names_entry_locked(session, hash);
+    if (!use || use->hash == 0)
+        use = names_made_entry_locked(session, hash);
     return use ? use->uses : 0;
+}
+
+struct name_use *names_made_locked(struct lockstep_session *session, uint64_t hash)
+{
+    struct works *works = &session->works;
+    struct name_use *use = names_made_entry_locked(session, hash);
+    if (use)
+        return use;
+    if ((works->made_count & (works->made_count - 1)) == 0) {
+        const size_t more = works->made_count == 0 ? 1 : 2 * (size_t)works->made_count;
+        struct name_use *made = realloc(works->made, more * sizeof(*made));
+        if (!made) {
+            (void)error_set(LOCKSTEP_E_SYSTEM, "no memory for the name of a group");
+            return NULL;
+        }
+        works->made = made;
+    }
+    use = &works->made[works->made_count++];
+    *use = (struct name_use){.hash = hash};
+    return use;
 }
 
 static bool names_group_is_open(const struct lockstep_session *session, uint64_t space)

@@ -42,6 +42,10 @@ struct name_use *names_use_locked(struct lockstep_session *session, const char *
                                   const struct lockstep_group *group, uint64_t hash);
 // True if the session may have one more name; else the error text is set.
 bool names_have_room_locked(const struct lockstep_session *session);
+// Returns the entry that counts how often this rank has made the group with this hash of its name
+// and ranks, or NULL with the error text set. Such an entry is never forgotten: each making of a
+// group has names of its own, and members number the makings alike.
+struct name_use *names_made_locked(struct lockstep_session *session, uint64_t hash);
 // Returns how many collectives with this hash of a name this rank has begun.
 uint32_t names_uses_locked(const struct lockstep_session *session, uint64_t hash);
 

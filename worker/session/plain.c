@@ -41,6 +41,7 @@ struct plain {
     uint32_t own; // This rank's place.
     uint32_t size; // Members.
     bool creates; // True if the members meet to make the group.
+    uint32_t making; // How often they had made it before.
     bool library; // True if the library makes the collective, and not the trainer.
     bool attempt; // True if it belongs to an attempt of the library (attempt.h).
     bool asynchronous;
@@ -424,7 +425,9 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
         return status;
     if (plain->any)
         names_make_room_locked(session);
-    struct name_use *use = names_use_locked(session, plain->what->name, plain->group, plain->space);
+    struct name_use *use =
+        plain->creates ? names_made_locked(session, plain->space)
+                       : names_use_locked(session, plain->what->name, plain->group, plain->space);
     if (!use || (plain->any && !names_have_room_locked(session)))
         return LOCKSTEP_E_INVALID;
     tag = (struct collective_tag){.space = use->hash, .slot = use->uses};
@@ -447,6 +450,8 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     for (uint32_t i = 0; i < count; i++)
         lent_add_locked(work, &ranges[i]);
     await_begun_locked(session);
+    if (plain->creates)
+        plain->making = use->uses;
     if (!plain->attempt)
         use->uses++;
     plain_fill(plain, work, &tag);
@@ -572,7 +577,10 @@ int plain_meet(struct lockstep_group *group)
     what.name = group->name;
     struct plain plain = {
         .what = &what, .group = group, .creates = true, .changes = group->changes};
-    const int status = plain_make(group->session, &plain, &work);
-    return status < 0 ? status
-                      : plain_wait(group->session, &plain, LOCKSTEP_WAIT_FOREVER, true, work);
+    int status = plain_make(group->session, &plain, &work);
+    if (status == 0)
+        status = plain_wait(group->session, &plain, LOCKSTEP_WAIT_FOREVER, true, work);
+    if (status == 0)
+        group_number(group, plain.making);
+    return status;
 }

@@ -109,6 +109,9 @@ struct works {
     struct name_use *names; // [SESSION_NAME_PLACES]: names.h
     uint32_t names_used;
     uint64_t name_number; // Counts the uses of names of groups.
+    struct name_use *made; // [made_count], how often each group was made. The capacity is the power
+                           // of two that has room for them.
+    uint32_t made_count;
     // Receives from any source that have no message yet, the oldest first. Each will need one more
     // name.
     struct list unmatched;
