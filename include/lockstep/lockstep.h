@@ -352,7 +352,9 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
                                  uint32_t *total);
 
 /* Leaves the job in good order and frees the session with its modules, calls and work. Data of a
- * finished step that other ranks still need is sent first, in at most two seconds. The function is
+ * finished step that other ranks still need is sent first, in at most two seconds, and so are
+ * messages of SENDs that are complete. What a slow link has not taken by then is lost, and its
+ * receiver gets E_PEER_LOST: a barrier before the close waits for receivers. The function is
  * not collective: a rank that still needs this one for a later step gets E_PEER_LOST, whose text
  * says that this rank left. The text also has the last failure of any function here, unless a
  * lockstep_start, step or collective has ended well after that failure. The function waits one
