@@ -43,7 +43,7 @@
 
 // ---- gRPC --------------------------------------------------------------------------------------
 
-// How many threads are in grpc_shutdown.
+// How many threads are in grpc_shutdown, and how many channels were abandoned.
 static _Atomic uint32_t ending;
 
 static void channel_swallow_log(gpr_log_func_args *args)
@@ -79,6 +79,11 @@ void channel_end(void)
     grpc_shutdown();
     atomic_fetch_sub(&ending, 1);
     channel_restore_signals(&before);
+}
+
+void channel_abandon(void)
+{
+    atomic_fetch_add(&ending, 1);
 }
 
 bool channel_may_open(void)

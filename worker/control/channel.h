@@ -71,8 +71,10 @@ void channel_restore_signals(const sigset_t *before);
 // Shuts gRPC down, once for each channel_open, with signals blocked. gRPC waits for its threads,
 // and for ever if it could not start one of them.
 void channel_end(void);
-// Returns false if an earlier channel_end does not return: then channel_open would not return
-// either.
+// Leaves gRPC as it is, without some of its threads. Instead of channel_close and channel_end.
+void channel_abandon(void);
+// Returns false if a channel was abandoned, or if an earlier channel_end does not return: then
+// channel_open would not return either.
 bool channel_may_open(void);
 
 #endif

@@ -104,6 +104,7 @@ static int start_thread(struct control *control, char *error, size_t error_bytes
     if (failure == 0)
         return 0;
     snprintf(error, error_bytes, "cannot start the control thread: %s", strerror(failure));
+    channel_abandon();
     return -2;
 }
 
