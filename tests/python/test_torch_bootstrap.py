@@ -16,6 +16,11 @@ try:
     import torch
 except ImportError:
     raise unittest.SkipTest("PyTorch is not installed")
+import torch.distributed as dist
+
+import lockstep.torch
+from lockstep.torch import DistributedDataParallel as DDP, bootstrap
+from torch_ranks import ranks
 
 SLOW = float(os.environ.get("LOCKSTEP_TEST_SLOW", "5" if os.environ.get("CI") == "true" else "1"))
 CONTINUE = {"LOCKSTEP_ON_FAILURE": "continue", "LOCKSTEP_AWAY_TIMEOUT_MS": "5000"}
@@ -80,6 +85,92 @@ def coordinators(pid):
         if b"--parent-death=%d" % pid in words:
             found.append(int(path.split("/")[2]))
     return found
+
+
+def begin(folder, name, rank, size, backend="gloo"):
+    """Another default process group, over another Store."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group(backend, init_method=f"file://{folder}/{name}", rank=rank,
+                            world_size=size)
+
+
+def gradient(rank, **options):
+    """The mean of rank + 1 over the ranks of a group. The session is open then."""
+    model = DDP(torch.nn.Linear(1, 1), **options)
+    model(torch.full((1, 1), rank + 1.0)).sum().backward()
+    return model.module.weight.grad.item()
+
+
+def total(rank):
+    """The sum of rank + 1 over the ranks of a group with the backend lockstep."""
+    tensor = torch.tensor([rank + 1.0])
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
+class Again(unittest.TestCase):
+    """A process opens a session after another one."""
+
+    def same(self, size, function, expected):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(ranks(size, lambda rank: function(rank, folder)), expected)
+
+    def test_over_one_store(self):
+        """Ranks come at different times, and find the keys of the session before."""
+        def run(rank, _):
+            means = []
+            for i in range(6):
+                time.sleep(0.05 * ((rank + i) % dist.get_world_size()))
+                means.append(gradient(rank))
+                lockstep.torch.close()
+            return means
+        for size in (2, 3):
+            self.same(size, run, [[(size + 1) / 2] * 6] * size)
+
+    def test_one_rank_was_alone_before(self):
+        def run(rank, folder):
+            dist.destroy_process_group()
+            if rank == 0:
+                begin(folder, "alone", 0, 1)
+                gradient(0)
+                lockstep.torch.close()
+            begin(folder, "both", rank, 2)
+            return gradient(rank)
+        self.same(2, run, [1.5] * 2)
+
+    def test_backend_with_fewer_ranks_and_more(self):
+        def run(rank, folder):
+            dist.destroy_process_group()
+            sums = []
+            for i, size in enumerate((3, 2, 3)):
+                if rank < size:
+                    begin(folder, i, rank, size, "lockstep")
+                    sums.append(total(rank))
+                    dist.destroy_process_group()
+            return sums
+        self.same(3, run, [[6, 3, 6], [6, 3, 6], [6, 6]])
+
+    def test_group_whose_members_are_others(self):
+        """The default group is made again in another order. Its ranks 0 and 1 are a group."""
+        def run(rank, folder):
+            means = []
+            for i, place in enumerate((rank, 2 - rank)):
+                begin(folder, i, place, 3)
+                group = dist.new_group([0, 1])
+                means.append(gradient(place, process_group=group) if place < 2 else None)
+                dist.barrier()
+                lockstep.torch.close()
+            return means
+        self.same(3, run, [[1.5, None], [1.5, 1.5], [None, 1.5]])
+
+    def test_groups_over_one_store(self):
+        """Groups of other ranks do not read each other's keys, also if they have one Store."""
+        def run(rank, _):
+            store = dist.distributed_c10d._get_default_store()
+            mine = [sorted(pair) for pair in ((0, 1), (1, 2), (0, 2)) if rank in pair]
+            return [bootstrap.of_group(pair, store).size for pair in mine]
+        self.same(3, run, [[2, 2]] * 3)
 
 
 class Bootstrap(unittest.TestCase):

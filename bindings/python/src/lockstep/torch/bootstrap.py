@@ -7,6 +7,8 @@ LOCKSTEP_COORDINATOR in the environment no coordinator is started. Ranks are tho
 torchrun gives ranks that it starts again the Store of the ones before, and the number of restarts
 (TORCHELASTIC_RESTART_COUNT) may differ between hosts. So rank 0 writes a random name for its
 attempt, each other rank writes a random name below it, and rank 0 answers each of these names.
+Sessions that follow each other over one Store are told apart in the same way. A process does not
+count its sessions: ranks that have been in different groups before would have different numbers.
 
 A process group of some ranks gets a session of its own when a module is wrapped for it, because its
 members make steps without the other ranks. It has a coordinator of its own, too.
@@ -224,7 +226,6 @@ _session: Optional[Session] = None
 _options: "Any" = {}
 _coordinator: Optional[_Coordinator] = None
 _has_device = False  # True if the session has a GPU.
-_opened = 0  # Sessions that this process has opened: the same number on every rank.
 _held = 0  # Owners that have called hold and not release.
 _pinned = False  # True if a caller of session() may use the session until the process ends.
 _before_close: List[Callable[[], None]] = []
@@ -251,17 +252,16 @@ def _outlived(settings: Any) -> bool:
 
 
 def _open(place: Optional[Place], options: Any) -> Session:
-    global _opened, _has_device, _coordinator
+    global _has_device, _coordinator
     settings = dict(options)
     device = os.environ.get("LOCKSTEP_DEVICE") or settings.get("device") or "auto"
     _has_device = device != "none" if device != "auto" else context_of_this_thread() is not None
     if place is not None:
         settings.update(world_size=place.size, rank_hint=place.rank)
         if place.size > 1 and not os.environ.get("LOCKSTEP_COORDINATOR"):
-            _coordinator, settings["coordinator"] = _address(place, f"lockstep/{_opened}/",
-                                                             "this job", _outlived(settings))
+            _coordinator, settings["coordinator"] = _address(place, "lockstep/", "this job",
+                                                             _outlived(settings))
     opened = Session(**settings)
-    _opened += 1
     if place is not None and (opened.rank, opened.size) != (place.rank, place.size):
         text = (f"PyTorch has rank {place.rank} of {place.size}, and lockstep has rank "
                 f"{opened.rank} of {opened.size}: unset LOCKSTEP_RANK_HINT and "
@@ -346,7 +346,7 @@ class _Group:
         try:
             if place.size > 1:
                 self.coordinator, settings["coordinator"] = _address(
-                    place, f"lockstep/group/{_groups_opened.get(ranks, 0)}/",
+                    place, f"lockstep/group/{','.join(map(str, ranks))}/",
                     f"the group of ranks {', '.join(map(str, ranks))}", _outlived(settings))
             self.session = Session(**settings)
         except BaseException:
@@ -365,7 +365,6 @@ class _Group:
 
 
 _groups: Dict[Tuple[int, ...], _Group] = {}
-_groups_opened: Dict[Tuple[int, ...], int] = {}  # The same number on every member.
 
 
 def why_no_group() -> Optional[str]:
@@ -388,7 +387,6 @@ def of_group(ranks: Sequence[int], store: Any) -> Session:
             if there is not None:
                 there.end()
             _groups[key] = there = _Group(key, store)
-            _groups_opened[key] = _groups_opened.get(key, 0) + 1
             atexit.unregister(_at_exit)
             atexit.register(_at_exit)
         return there.session
