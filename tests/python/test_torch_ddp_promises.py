@@ -351,6 +351,35 @@ def hidden_output(rank):
                           [Actor(), Critic()], losses)
 
 
+def pass_between(rank):
+    """A pass under no_sync comes between a forward pass that synchronizes and its backward pass, on
+    the last rank or on all. It only accumulates. The bits are those of averaging by hand."""
+    n = dist.get_world_size()
+    for several, who in ((several, who) for several in (False, True) for who in ((n - 1,), range(n))):
+        torch.manual_seed(2)
+        plain = [torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)][:2 if several else 1]
+        mine = [lockstep.torch.DistributedDataParallel(copy.deepcopy(one)) for one in plain]
+        for i in range(6):
+            means = []
+            for models in (plain, mine):
+                model = torch.nn.Sequential(*models)
+                x = torch.arange(8.0).reshape(4, 2) / (rank + i + 1)
+                model.zero_grad()
+                loss = model(x).square().mean()
+                if rank in who and i % 4 != 1:
+                    if models is mine:
+                        with mine[0].no_sync():
+                            mine[0](x + 1).sum().backward()
+                    else:
+                        plain[0](x + 1).sum().backward()
+                loss.backward()
+                means.append([p.grad for p in model.parameters()])
+            for mean in means[0]:
+                dist.all_reduce(mean)
+                mean /= n
+            expect(all(map(torch.equal, *means)), several, who, i, *means)
+
+
 class Promises(unittest.TestCase):
     def check(self, body, worlds=(2, 3), **more):
         for n in worlds:
@@ -374,6 +403,9 @@ class Promises(unittest.TestCase):
 
     def test_several_passes_through_forward_passes(self):
         self.check_hooks(passes_again)
+
+    def test_pass_between_a_forward_pass_and_its_backward_pass(self):
+        self.check_hooks(pass_between)
 
     def test_output_without_a_tensor(self):
         self.check_hooks(hidden_output)

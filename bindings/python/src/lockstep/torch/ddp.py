@@ -198,7 +198,7 @@ class DistributedDataParallel(Stock):
 
     def _post_forward(self, output: Any) -> Any:
         output = super()._post_forward(output)
-        if torch.is_grad_enabled() and self.require_backward_grad_sync:
+        if torch.is_grad_enabled():
             self._watch(output)
         return output
 
@@ -206,7 +206,10 @@ class DistributedDataParallel(Stock):
     def _watch(self, output: Any) -> None:
         reducer = self.__dict__.get("reducer")
         if isinstance(reducer, Reducer):
-            reducer.watch(output)
+            if self.require_backward_grad_sync:
+                reducer.watch(output)
+            else:
+                reducer.member.only_adds()
 
     def join_hook(self, **options: Any) -> Any:
         self._train_now()

@@ -53,6 +53,7 @@ class Member:
         self.wrapped: Optional["weakref.ref[torch.nn.Module]"] = None  # By DistributedDataParallel.
         self.dead = False
         self._expect = False
+        self.waits = False  # expect was True before a forward pass under no_sync.
         self.armed: Set[Any] = set()  # Forward passes that the backward pass goes through.
         self.fast = False  # True while a Python hook only has to report.
         self.static = False
@@ -135,7 +136,7 @@ class Member:
 
     def stop(self) -> None:
         """No hook reports from now on."""
-        self.dead, self.expect = True, False
+        self.dead, self.expect, self.waits = True, False, False
         if self.hooks is not None:
             self.hooks.detach()
 
@@ -168,6 +169,12 @@ class Member:
             if self.hooks is not None:
                 self.hooks.expect(expected)
 
+    def only_adds(self) -> None:
+        """A forward pass under no_sync: gradients begin no step, until an output of an earlier
+        forward pass says so."""
+        if self.call is None:
+            self.waits, self.expect = self.waits or self.expect, False
+
     # --- the backward pass ----------------------------------------------------------------------
 
     def stream_of(self, i: int) -> Optional[int]:
@@ -189,6 +196,7 @@ class Member:
         if self.call is not None:
             return
         assert self.module is not None
+        self.expect = True
         self.seen = [0] * len(self.parameters)
         self.call = Call(self.module)
         self.touched = self.hooks.touched()
@@ -285,7 +293,7 @@ class Member:
 
     def _close(self) -> Optional[Call]:
         """The backward pass has ended. The call that was open."""
-        self.fast = self.expect = False
+        self.fast = self.expect = self.waits = False
         for forward in self.armed:
             forward.done = True
         self.armed.clear()
@@ -339,7 +347,7 @@ class Member:
     def leave(self) -> None:
         """An exception has left the backward pass, and the library may still write into the
         gradients. The program gets copies, and hooks do not report."""
-        self.fast = self.expect = False
+        self.fast = self.expect = self.waits = False
         with torch.no_grad():
             for parameter, gradient in zip(self.parameters, self.gradients):
                 if parameter.grad is gradient:

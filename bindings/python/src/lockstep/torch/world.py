@@ -219,7 +219,7 @@ class World:
         """Begins the step, if a module gets gradients in this backward pass."""
         chosen = []
         for member in self.members:
-            if member.dead or not member.expect:
+            if member.dead or not (member.expect or member.waits):
                 continue
             will, nested = member.hooks.will()
             member.will = None if nested else will
