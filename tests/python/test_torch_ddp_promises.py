@@ -351,6 +351,25 @@ def hidden_output(rank):
                           [Actor(), Critic()], losses)
 
 
+def default_device(rank):
+    """The program makes tensors on another device than that of the modules, unless it says which."""
+    plain = [torch.nn.Linear(2, 3), torch.nn.Embedding(4, 2, sparse=True),
+             torch.nn.Sequential(torch.nn.Embedding(4, 2, sparse=True), torch.nn.Linear(2, 1))]
+    inputs = [torch.ones(1, 2) + rank] + [torch.tensor([rank, 3])] * 2
+    for (name, wrap), one, x in ((door, *case) for door in doors() for case in zip(plain, inputs)):
+        found = []
+        for device in "cpu", "meta":
+            module = copy.deepcopy(one)
+            with torch.device(device):
+                model = wrap(module)
+                with model.join():  # Rank 0 has nothing for the last step.
+                    for _ in range(3 + rank):
+                        model.zero_grad()
+                        model(x).square().sum().backward()
+            found.append([p.grad.to_dense() for p in model.parameters()])
+        expect(all(map(torch.equal, *found)), name, one, *found)
+
+
 def pass_between(rank):
     """A pass under no_sync comes between a forward pass that synchronizes and its backward pass, on
     the last rank or on all. It only accumulates. The bits are those of averaging by hand."""
@@ -406,6 +425,9 @@ class Promises(unittest.TestCase):
 
     def test_pass_between_a_forward_pass_and_its_backward_pass(self):
         self.check_hooks(pass_between)
+
+    def test_default_device(self):
+        self.check_hooks(default_device)
 
     def test_output_without_a_tensor(self):
         self.check_hooks(hidden_output)

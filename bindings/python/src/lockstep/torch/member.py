@@ -83,7 +83,7 @@ class Member:
         table = [Parameter(name, describe(p), self._memory.place_of(i))
                  for i, (name, p) in enumerate(zip(self.names, self.parameters))]
         if not table:  # Only sparse gradients.
-            self._one = torch.zeros(1)
+            self._one = torch.zeros(1, device="cpu")
             table = [Parameter("(none)", describe(self._one), frozen=True)]
         self.module = self.world.session.register(
             self.name, table, unused="accept" if self.accept else "error", **self.options)

@@ -172,7 +172,8 @@ class Gradients:
 
 def _tensor_of(buffer: Any, like: torch.Tensor) -> torch.Tensor:
     storage = torch.frombuffer(buffer, dtype=like.dtype).untyped_storage()
-    return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.shape, like.stride())
+    return torch.empty(0, dtype=like.dtype, device="cpu").set_(
+        storage, 0, like.shape, like.stride())
 
 
 def _places(parameters: Sequence[torch.Tensor],

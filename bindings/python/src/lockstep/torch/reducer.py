@@ -181,7 +181,7 @@ class Reducer:
 
     def _get_local_used_map(self) -> torch.Tensor:
         used = [int(count > 0) for count in self.member.seen]
-        return torch.tensor(used, dtype=torch.int32)
+        return torch.tensor(used, dtype=torch.int32, device="cpu")
 
     def _set_optimizer_in_backward(self) -> None:
         pass

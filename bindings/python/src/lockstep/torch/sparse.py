@@ -34,12 +34,14 @@ def _reduce(session: Session, label: str, parameter: torch.Tensor, weight: int,
     gradient = None if joined else parameter.grad
     if gradient is None:
         mine = torch.sparse_coo_tensor(
-            torch.zeros((1, 0), dtype=torch.int64), parameter.new_zeros((0, *_row(parameter))),
-            tuple(parameter.shape), is_coalesced=True)
+            torch.zeros((1, 0), dtype=torch.int64, device=parameter.device),
+            parameter.new_zeros((0, *_row(parameter))), tuple(parameter.shape),
+            device=parameter.device, is_coalesced=True)
     else:
         mine = (gradient if gradient.is_sparse else gradient.to_sparse(1)).coalesce()
-    facts = torch.zeros((session.world_size, 3), dtype=torch.int64)
-    mine_facts = torch.tensor([mine._nnz(), int(gradient is not None), weight])
+    # The program may have a default device.
+    facts = torch.zeros((session.world_size, 3), dtype=torch.int64, device="cpu")
+    mine_facts = torch.tensor([mine._nnz(), int(gradient is not None), weight], device="cpu")
     session.all_gather(label + "/facts", describe(mine_facts), describe(facts))
     counts: List[int] = facts[:, 0].tolist()
     if not int(facts[:, 1].sum()):
@@ -59,10 +61,10 @@ def _gather(session: Session, label: str, mine: torch.Tensor, counts: List[int],
     """The sum over all ranks."""
     rows = sum(counts)
     width = parameter[:1].numel()
-    indices = torch.zeros(rows, dtype=torch.int64)
+    indices = torch.zeros(rows, dtype=torch.int64, device="cpu")
     session.all_gather(label + "/indices", describe(mine.indices()[0].contiguous().cpu()),
                        describe(indices), counts=counts)
-    values = torch.zeros((rows, *_row(parameter)), dtype=parameter.dtype)
+    values = torch.zeros((rows, *_row(parameter)), dtype=parameter.dtype, device="cpu")
     part = mine.values().detach().contiguous().cpu()
     if weight != 1:
         part = part * weight
@@ -70,4 +72,4 @@ def _gather(session: Session, label: str, mine: torch.Tensor, counts: List[int],
                        counts=[count * width for count in counts])
     return torch.sparse_coo_tensor(
         indices.unsqueeze(0).to(parameter.device), values.to(parameter.device),
-        tuple(parameter.shape)).coalesce()
+        tuple(parameter.shape), device=parameter.device).coalesce()
