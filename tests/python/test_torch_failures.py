@@ -307,14 +307,18 @@ class Failures(unittest.TestCase):
             mixed = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
             wrapped = DDP(net())
             other = torch.nn.Sequential(wrapped.module[0], torch.nn.Linear(2, 2))
+            alias = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+            alias[1].weight = torch.nn.Parameter(alias[0].weight.data)
             return [said(lambda: DDP(torch.nn.Linear(2, 2).requires_grad_(False)), RuntimeError)[0],
                     said(lambda: DDP(mixed))[0], said(lambda: DDP(wrapped))[0],
-                    said(lambda: DDP(other))[0]]
-        none, meta, twice, part = ranks(1, run)[0]
+                    said(lambda: DDP(other))[0], said(lambda: DDP(alias), lockstep.Invalid)[0]]
+        none, meta, twice, part, same = ranks(1, run)[0]
         self.assertIn("doesn't have any parameter that requires a gradient", none)
         self.assertIn("to_empty", meta)
         self.assertIn("model.module", twice)
         self.assertIn("belong to module 'Sequential' already", part)
+        self.assertRegex(same, "'1.weight' has the memory of parameter '0.weight' of .*: use one "
+                               "Parameter in both places$")
 
     def test_wrapped_again(self):
         """The newest wrapper trains. The one before says so."""

@@ -85,8 +85,14 @@ class Member:
         if not table:  # Only sparse gradients.
             self._one = torch.zeros(1, device="cpu")
             table = [Parameter("(none)", describe(self._one), frozen=True)]
-        self.module = self.world.session.register(
-            self.name, table, unused="accept" if self.accept else "error", **self.options)
+        try:
+            self.module = self.world.session.register(
+                self.name, table, unused="accept" if self.accept else "error", **self.options)
+        except Invalid as error:
+            text, found, _ = error.text.partition(": mark it LOCKSTEP_PARAMETER_SHARED")
+            if not found:
+                raise
+            raise Invalid(f"{text}: use one Parameter in both places") from None
         self.handle = self.module.handle
         self.hooks = hooks_for(self)
 
