@@ -598,19 +598,18 @@ struct lockstep_module_config {
 /* Declares a module. Parameters are numbered from 0, in the order of config->parameters. The
  * declaration is local: it is compared with the other ranks' by lockstep_start. All ranks register
  * the same modules in the same order, with the same gradient_kind, policy and calls_per_step.
- * A module with a group is registered by the group's members, in any order. Modules of different
- * groups may have the same name, and are other modules. All modules of the job, those of groups
- * included, are at most 64. A session has at most 262,144 parameters and buffers.
- * Each tensor of a session has memory of its own. Values, gradients and buffers that overlap, even
- * in part, are E_INVALID, and the text names both. Three cases are allowed: a parameter and its
- * second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
- * parameter's value and its own gradient. Ignored tensors are not checked.
- * After lockstep_start, all ranks register the same modules after the same step, and call
- * lockstep_start again before the next step. Orders and bucket layouts are learned anew, also those
- * of the other modules.
- * Blocks: no. Threads: the trainer's, outside a step or window. Owns: descriptions are copied; data
- * and gradient memory is borrowed until the module or the session is closed. Returns: E_INVALID
- * (the text names the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
+ * A module with a group is registered by the group's members, in any order. On different ranks,
+ * modules of different groups may have the same name, and are other modules. All modules of the
+ * job, those of groups included, are at most 64. A session has at most 262,144 parameters and
+ * buffers. Each tensor of a session has memory of its own. Values, gradients and buffers that
+ * overlap, even in part, are E_INVALID, and the text names both. Three cases are allowed: a
+ * parameter and its second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's
+ * replicas, and a parameter's value and its own gradient. Ignored tensors are not checked. After
+ * lockstep_start, all ranks register the same modules after the same step, and call lockstep_start
+ * again before the next step. Orders and bucket layouts are learned anew, also those of the other
+ * modules. Blocks: no. Threads: the trainer's, outside a step or window. Owns: descriptions are
+ * copied; data and gradient memory is borrowed until the module or the session is closed. Returns:
+ * E_INVALID (the text names the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
 LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
                                           const struct lockstep_module_config *config,
                                           lockstep_module **module);
@@ -630,8 +629,10 @@ LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
  * each bucket is one run of memory (report.runs counts them). The memory is zero. It becomes the
  * registered memory of every trainable parameter: of the first replica, and of the first of
  * separate calls. A shared parameter has its owner's memory. A later call, after the order was
- * learned, places all gradients anew and frees the memory of the earlier call. As with
- * lockstep_alloc, ranks of one host reduce the memory in place.
+ * learned, places all gradients anew and frees the memory of the earlier call. What is trainable is
+ * what the last step trained: a parameter that lockstep_module_freeze has put in since then gets
+ * NULL until a step has trained it. As with lockstep_alloc, ranks of one host reduce the memory in
+ * place.
  * gradients: [count], one for each parameter; NULL where there is no gradient. count: the number of
  * parameters. Blocks: no. Threads: the trainer's, outside a step or window. Owns: the library's,
  * freed with the module. Returns: E_SYSTEM (no memory). */

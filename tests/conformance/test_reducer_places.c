@@ -226,6 +226,22 @@ static void moved_within_the_step(const struct setting *setting)
     job_close(&job);
 }
 
+// lockstep_module_gradients places registered gradients anew: what counts is where they are now.
+static void placed_anew(const struct setting *setting)
+{
+    struct job job;
+    void *gradients[COUNT];
+    (void)setting;
+    job_open(&job, false, false);
+    job_end(&job);
+    assert_int_equal(lockstep_module_gradients(job.module, gradients, COUNT), 0);
+    job_begin(&job);
+    assert_int_equal(report(&job, 0, NULL), 0);
+    FAILS(report(&job, 2, gradients[0]), "gradient of parameter 'c'", "gradient of parameter 'a'");
+    assert_int_equal(report(&job, 2, job.gradients[0]), 0);
+    job_close(&job);
+}
+
 // ---- Many places -------------------------------------------------------------------------------
 
 #define MANY 60
@@ -365,6 +381,7 @@ int main(void)
         {"separate_calls_in_one_place", separate_calls_in_one_place, one},
         {"waited_place", waited_place, one},
         {"moved_within_the_step", moved_within_the_step, one},
+        {"placed_anew", placed_anew, one},
         {"many_places", many_places, two},
         {"lost_place", lost_place, two},
         {"lost_place_of_a_module", lost_place_of_a_module, two},

@@ -449,6 +449,46 @@ static void moves_may_exchange(const struct setting *setting)
     assert_int_equal(lockstep_close(session), 0);
 }
 
+// lockstep_free frees a block in which there is only a second name, whose owner has moved, or an
+// empty parameter.
+static void freed_body(struct rank *rank)
+{
+    static float data[8];
+    static const int64_t none[] = {0}, eight[] = {8};
+    struct lockstep_parameter parameters[3];
+    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
+    static const char *const names[] = {"empty", "weight", "tied"};
+    lockstep_module *module;
+    void *blocks[3], *gradients[3];
+    for (int i = 0; i < 3; i++) {
+        RANK_OK(rank, lockstep_alloc(rank->session, sizeof(data), &blocks[i]));
+        parameters[i] =
+            (struct lockstep_parameter){.name = names[i],
+                                        .dtype = LOCKSTEP_FLOAT32,
+                                        .dims = 1,
+                                        .shape = i == 0 ? none : eight,
+                                        .data = i == 0 ? blocks[0] : data,
+                                        .gradient = blocks[i == 0 ? 0 : 1],
+                                        .flags = i == 2 ? LOCKSTEP_PARAMETER_SHARED : 0};
+    }
+    config.name = "net";
+    config.parameters = parameters;
+    config.parameter_count = 3;
+    RANK_OK(rank, lockstep_module_register(rank->session, &config, &module));
+    RANK_OK(rank, lockstep_free(rank->session, blocks[0]));
+    RANK_OK(rank, lockstep_parameter_move(module, 1, NULL, blocks[2]));
+    RANK_OK(rank, lockstep_free(rank->session, blocks[1]));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_free(rank->session, blocks[2]));
+    RANK_OK(rank, lockstep_module_gradients(module, gradients, 3));
+    RANK_TRUE(rank, gradients[0] == gradients[1] && gradients[2] == gradients[1]);
+    RANK_OK(rank, lockstep_free(rank->session, blocks[2]));
+}
+
+static void moved_memory_is_freed(const struct setting *setting)
+{
+    ranks_run(setting, freed_body, NULL);
+}
+
 int main(void)
 {
     static const uint32_t one[] = {1, 0};
@@ -461,6 +501,7 @@ int main(void)
         {"case_09_tied_in_given_memory", case_09_tied_in_given_memory, NULL},
         {"overlaps_are_refused", overlaps_are_refused, one},
         {"moves_may_exchange", moves_may_exchange, one},
+        {"moved_memory_is_freed", moved_memory_is_freed, one},
     };
     return stamp_run("reducer: tied weights", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

@@ -145,6 +145,13 @@ static void memory_remove(struct lockstep_session *session, struct memory_block 
     free(block);
 }
 
+// True if the parameter has memory that no other parameter has. An empty parameter has none, and a
+// shared one has that of its owner, which alone is told of a move.
+static bool memory_is_own(const struct lockstep_module *module, uint32_t parameter)
+{
+    return module->parameters[parameter].elements > 0 && home_is_own(module, parameter);
+}
+
 // The first tensor of the module whose memory lies in the block; NULL: none.
 static const struct tensor *memory_user(const struct lockstep_module *module,
                                         const struct memory_block *block)
@@ -152,18 +159,21 @@ static const struct tensor *memory_user(const struct lockstep_module *module,
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         const struct tensor *tensor = &module->parameters[p];
         const struct gradient *gradient = &module->contributions[0].gradients[p];
-        if (memory_inside(tensor->data, block->memory, block->bytes) ||
-            memory_inside(gradient->registered, block->memory, block->bytes))
+        if (memory_is_own(module, p) &&
+            (memory_inside(tensor->data, block->memory, block->bytes) ||
+             memory_inside(gradient->registered, block->memory, block->bytes)))
             return tensor;
     }
     for (uint32_t i = 0; i < (module->replicas - 1) * module->parameter_count; i++) {
         const struct replica_gradient *replica = &module->contributions[0].replicas[i];
-        if (memory_inside(module->replica_data[i], block->memory, block->bytes) ||
-            memory_inside(replica->registered, block->memory, block->bytes))
+        if (memory_is_own(module, i % module->parameter_count) &&
+            (memory_inside(module->replica_data[i], block->memory, block->bytes) ||
+             memory_inside(replica->registered, block->memory, block->bytes)))
             return &module->parameters[i % module->parameter_count];
     }
     for (uint32_t b = 0; b < module->buffer_count; b++) {
-        if (memory_inside(module->buffers[b].data, block->memory, block->bytes))
+        if (module->buffers[b].elements > 0 &&
+            memory_inside(module->buffers[b].data, block->memory, block->bytes))
             return &module->buffers[b];
     }
     return NULL;
@@ -249,8 +259,9 @@ static void memory_set_gradient(struct lockstep_module *module, uint32_t paramet
 }
 
 // Computes where gradients lie in a block: those of a bucket side by side, in the order of the
-// layout in force. Registers these addresses, unless block is NULL. Returns the bytes needed; the
-// value is above INT64_MAX if the gradients do not fit in memory.
+// layout in force. Registers these addresses, unless block is NULL. An empty gradient is at the
+// block's beginning, because behind the last gradient other memory may begin. Returns the bytes
+// needed; the value is above INT64_MAX if the gradients do not fit in memory.
 static size_t memory_place(struct lockstep_module *module, char *block)
 {
     const struct bucket_layout *layout = &module->layout;
@@ -261,8 +272,9 @@ static size_t memory_place(struct lockstep_module *module, char *block)
         used = (used + MEMORY_BUCKET_ALIGN - 1) / MEMORY_BUCKET_ALIGN * MEMORY_BUCKET_ALIGN;
         for (uint32_t i = 0; i < bucket->count; i++) {
             const uint32_t parameter = layout->order[bucket->first + i];
+            const bool empty = module->shapes[parameter].elements == 0;
             if (block)
-                memory_set_gradient(module, parameter, block + used);
+                memory_set_gradient(module, parameter, empty ? block : block + used);
             used += module->shapes[parameter].elements * size;
         }
     }
@@ -324,6 +336,7 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
     module->gradient_memory = block;
     module->gradient_memory_bytes = bytes;
     memory_place(module, block);
+    module->session->places.moved = true;
     for (uint32_t p = 0; p < count; p++)
         gradients[p] = NULL;
     for (uint32_t i = 0; i < module->layout.order_count; i++) {
