@@ -131,12 +131,15 @@ static void test_unknown_names_are_refused(void **state)
 {
     static char reason[] = "LOCKSTEP_ALGORITHM='tree' is not auto, ring";
     static char link[] = "LOCKSTEP_LINK='7' is not two numbers";
+    static char bounds[] = "LOCKSTEP_LINK='0,1' is not two numbers, both 1 or more";
     (void)state;
     struct setting setting = world_of(1, LOCKSTEP_TRANSPORT_TCP, "tree");
     run_refused(&setting, reason);
     setting = world_of(1, LOCKSTEP_TRANSPORT_TCP, "auto");
     setting.link = "7";
     run_refused(&setting, link);
+    setting.link = "0,1";
+    run_refused(&setting, bounds);
 }
 
 // LOCKSTEP_TRANSPORT of a launcher selects sockets, even if the program selects shared memory.

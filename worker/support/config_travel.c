@@ -62,8 +62,8 @@ static int travel_link(struct config *config)
     if (!comma || !parse_u64(latency, &config->latency_ns) || config->latency_ns == 0 ||
         !parse_u64(comma + 1, &config->bytes_per_s) || config->bytes_per_s == 0)
         return error_set(LOCKSTEP_E_CONFIG,
-                         "LOCKSTEP_LINK='%s' is not two numbers: the latency in nanoseconds and, "
-                         "behind a comma, the bytes per second",
+                         "LOCKSTEP_LINK='%s' is not two numbers, both 1 or more: the latency in "
+                         "nanoseconds and, behind a comma, the bytes per second",
                          link);
     return 0;
 }
