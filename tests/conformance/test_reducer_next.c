@@ -3,8 +3,10 @@
 // Conformance: the finished buckets of a call, handed out one by one (lockstep_call_next). Case
 // numbers are those of the list of cases for reducers.
 
+#include "base/thread.h"
 #include "tests/support/trainer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -330,6 +332,80 @@ static void case_51_alone(const struct setting *setting)
     ranks_run_test(&test);
 }
 
+// ---- Several threads ---------------------------------------------------------------------------
+
+#define TAKERS 3
+#define TAKEN_MAX 16
+
+struct taker {
+    struct thread thread;
+    lockstep_call *call;
+    uint32_t timeout_ms;
+    uint32_t buckets[TAKEN_MAX]; // [count], taken by this thread.
+    uint32_t count;
+    int status; // Of the call that gave no bucket.
+    char text[512];
+};
+
+static void takers_configure(struct rank *rank, struct lockstep_config *config)
+{
+    small_buckets(rank, config);
+    config->trainer_threads = TAKERS;
+}
+
+static void taker_run(void *argument)
+{
+    struct taker *taker = argument;
+    uint32_t bucket;
+    while (taker->count < TAKEN_MAX) {
+        taker->status = lockstep_call_next(taker->call, taker->timeout_ms, &bucket);
+        if (taker->status != 0)
+            break;
+        taker->buckets[taker->count++] = bucket;
+    }
+    if (taker->status < 0)
+        snprintf(taker->text, sizeof(taker->text), "%s", lockstep_error_text());
+}
+
+// Several threads take the buckets of one call. A thread that comes too late for a bucket waits for
+// the next one.
+static void takers_body(struct rank *rank)
+{
+    struct trained_module module;
+    make(rank, "net", 0, &module);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 50; i++) {
+        struct taker takers[TAKERS];
+        uint64_t seen = 0;
+        trainer_begin(rank, NULL);
+        lockstep_call *call = make_call(rank, &module);
+        for (uint32_t t = 0; t < TAKERS; t++) {
+            takers[t] = (struct taker){.call = call, .timeout_ms = t == 0 ? 600000 : FOREVER};
+            RANK_EQUAL(rank, thread_start(&takers[t].thread, "taker", taker_run, &takers[t]), 0);
+        }
+        for (uint32_t t = 0; t < TAKERS; t++)
+            thread_join(&takers[t].thread);
+        for (uint32_t t = 0; t < TAKERS; t++) {
+            if (takers[t].status != LOCKSTEP_FINISHED)
+                rank_fail(rank, __FILE__, __LINE__, "status %d: %s", takers[t].status,
+                          takers[t].text);
+            for (uint32_t b = 0; b < takers[t].count; b++)
+                use_bucket(rank, &module, takers[t].buckets[b], &seen);
+        }
+        RANK_EQUAL(rank, seen, (UINT64_C(1) << COUNT) - 1);
+        trainer_end(rank);
+        expect_zeros(rank, &module);
+    }
+    trainer_free(&module);
+}
+
+static void case_51_threads_take(const struct setting *setting)
+{
+    const struct cluster_test test = {
+        .setting = setting, .configure = takers_configure, .body = takers_body};
+    ranks_run_test(&test);
+}
+
 static const uint32_t worlds[] = {1, 2, 3, 5, 0};
 static const uint32_t more[] = {2, 3, 0};
 static const uint32_t one[] = {1, 0};
@@ -343,6 +419,7 @@ int main(void)
         {"case_51_deferred", case_51_deferred, more},
         {"case_51_misuse", case_51_misuse, NULL},
         {"case_51_alone", case_51_alone, one},
+        {"case_51_threads_take", case_51_threads_take, worlds},
     };
     return stamp_run("reducer: next bucket", stamps, sizeof(stamps) / sizeof(stamps[0]));
 }

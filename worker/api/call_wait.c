@@ -365,13 +365,46 @@ static void wait_note(struct contribution *contribution, const struct wait *wait
     mutex_unlock(&wait->session->mutex);
 }
 
+static int wait_failure(struct lockstep_session *session)
+{
+    int status;
+    mutex_lock(&session->mutex);
+    status = session_failure_locked(session);
+    mutex_unlock(&session->mutex);
+    return status;
+}
+
+// Waits for a bucket and takes it. A finished bucket stirs all threads that wait for one, so a
+// thread that finds none left waits again until its deadline. A session may fail with E_TIMEOUT,
+// too.
+static int wait_for_bucket(const struct wait *wait, struct lockstep_call *call, uint32_t timeout_ms,
+                           uint32_t *bucket)
+{
+    for (;;) {
+        const int status = wait_for(wait, call->contribution);
+        int taken;
+        int failure;
+        if (status < 0 && status != LOCKSTEP_E_TIMEOUT)
+            return status;
+        wait_note(call->contribution, wait);
+        taken = wait_take(call->contribution, true, bucket);
+        if (taken != LOCKSTEP_E_TIMEOUT)
+            return taken;
+        if (status == LOCKSTEP_DEFERRED)
+            return status;
+        failure = wait_failure(wait->session);
+        if (failure < 0)
+            return failure;
+        if (status == 0 || wait->asks || clock_now_ms() >= wait->deadline_ms)
+            return wait_late(call, "has no further bucket that is", timeout_ms);
+    }
+}
+
 static int wait_next(struct lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
 {
     struct lockstep_session *session = call->module->session;
-    struct contribution *contribution = call->contribution;
     const struct wait wait = wait_make(session, API_CALL_NEXT, timeout_ms);
-    int status = wait_take(contribution, false, bucket);
-    int taken;
+    int status = wait_take(call->contribution, false, bucket);
     if (call->module->trainable_count == 0)
         return LOCKSTEP_FINISHED;
     if (status != LOCKSTEP_E_TIMEOUT)
@@ -379,17 +412,9 @@ static int wait_next(struct lockstep_call *call, uint32_t timeout_ms, uint32_t *
     if (!wait_enter(session))
         return wait_refuse(call);
     device_events_say_wait(session);
-    status = wait_for(&wait, contribution);
+    status = wait_for_bucket(&wait, call, timeout_ms, bucket);
     atomic_fetch_sub(&session->waiting, 1);
-    if (status < 0 && status != LOCKSTEP_E_TIMEOUT)
-        return status;
-    wait_note(contribution, &wait);
-    taken = wait_take(contribution, true, bucket);
-    if (taken != LOCKSTEP_E_TIMEOUT)
-        return taken;
-    return status == LOCKSTEP_DEFERRED
-               ? status
-               : wait_late(call, "has no further bucket that is", timeout_ms);
+    return status;
 }
 
 int lockstep_call_next(lockstep_call *call, uint32_t timeout_ms, uint32_t *bucket)
