@@ -601,15 +601,17 @@ struct lockstep_module_config {
  * A module with a group is registered by the group's members, in any order. On different ranks,
  * modules of different groups may have the same name, and are other modules. All modules of the
  * job, those of groups included, are at most 64. A session has at most 262,144 parameters and
- * buffers. Each tensor of a session has memory of its own. Values, gradients and buffers that
- * overlap, even in part, are E_INVALID, and the text names both. Three cases are allowed: a
- * parameter and its second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's
- * replicas, and a parameter's value and its own gradient. Ignored tensors are not checked. After
- * lockstep_start, all ranks register the same modules after the same step, and call lockstep_start
- * again before the next step. Orders and bucket layouts are learned anew, also those of the other
- * modules. Blocks: no. Threads: the trainer's, outside a step or window. Owns: descriptions are
- * copied; data and gradient memory is borrowed until the module or the session is closed. Returns:
- * E_INVALID (the text names the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
+ * buffers.
+ * Each tensor of a session has memory of its own. Values, gradients and buffers that overlap, even
+ * in part, are E_INVALID, and the text names both. Three cases are allowed: a parameter and its
+ * second names (LOCKSTEP_PARAMETER_SHARED), the values of one parameter's replicas, and a
+ * parameter's value and its own gradient. Ignored tensors are not checked.
+ * After lockstep_start, all ranks register the same modules after the same step, and call
+ * lockstep_start again before the next step. Orders and bucket layouts are learned anew, also those
+ * of the other modules.
+ * Blocks: no. Threads: the trainer's, outside a step or window. Owns: descriptions are copied; data
+ * and gradient memory is borrowed until the module or the session is closed. Returns: E_INVALID
+ * (the text names the parameter and the field), E_UNSUPPORTED, E_SYSTEM (no memory). */
 LOCKSTEP_API int lockstep_module_register(lockstep_session *session,
                                           const struct lockstep_module_config *config,
                                           lockstep_module **module);
