@@ -618,8 +618,7 @@ static void collectives_and_messages_end_alike(void **state)
         one_job(round, cut, &changed, &parted);
         coordinator_stop(&coordinator);
     }
-    assert_true(changed > 0 || rounds < 3);
-    assert_true(parted > 0 || rounds < 10);
+    assert_true((changed > 0 && parted > 0) || rounds < 10); // In a few rounds chance may have it.
 }
 
 static int teardown(void **state)
