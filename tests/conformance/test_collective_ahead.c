@@ -284,7 +284,7 @@ static void aborted_body(struct rank *rank)
 static void a_receiver_that_ends(const struct setting *setting)
 {
     if (setting->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
-        skip(); // It waits for seconds, and shows the same as over the other links.
+        skip(); // The test takes seconds, and loopback has the same code here as the other links.
     ranks_run(setting, closed_body, NULL);
     ranks_run(setting, aborted_body, NULL);
 }

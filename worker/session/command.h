@@ -30,7 +30,7 @@ enum command_kind {
     // The commands from here on are not part of the trainer's steps and collectives. After an abort
     // the driver still carries them out.
     COMMAND_MESSAGE, // message
-    COMMAND_LACK, // There was no memory for a message of the coordinator.
+    COMMAND_LACK, // A message of the coordinator was dropped, because there was no memory for it.
     COMMAND_CONTROL_ENDED, // text
     COMMAND_CONTROL_STANDS, // Another control stream stands.
     COMMAND_ABORT, // text, status

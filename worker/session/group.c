@@ -19,17 +19,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool group_has(const struct lockstep_group *group, uint32_t rank)
-{
-    return bits_has(group->members, rank);
-}
-
 uint32_t group_place(const struct lockstep_group *group, uint32_t rank)
 {
     uint32_t place = 0;
     if (!group)
         return rank;
-    if (!group_has(group, rank))
+    if (!bits_has(group->members, rank))
         return UINT32_MAX;
     while (group->ranks[place].rank != rank)
         place++;
@@ -47,7 +42,7 @@ static int group_copy(struct lockstep_group *group, const uint32_t *ranks)
             return error_set(LOCKSTEP_E_INVALID,
                              "group '%s': there is no rank %" PRIu32 " in a world of %" PRIu32,
                              group->name, rank, world->size);
-        if (group_has(group, rank))
+        if (bits_has(group->members, rank))
             return error_set(LOCKSTEP_E_INVALID, "group '%s': rank %" PRIu32 " is named twice",
                              group->name, rank);
         bits_add(group->members, rank);

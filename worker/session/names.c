@@ -88,7 +88,7 @@ static void names_remove_locked(struct lockstep_session *session, size_t gap)
     }
     names[gap] = (struct name_use){.hash = 0};
     session->works.names_used--;
-    session->works.form.name_bytes = 0; // It has a pointer to a name.
+    session->works.form.name_bytes = 0; // form.use points at an entry that may have moved.
 }
 
 // Returns false if all names are in use.

@@ -428,6 +428,8 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     struct name_use *use =
         plain->creates ? names_made_locked(session, plain->space)
                        : names_use_locked(session, plain->what->name, plain->group, plain->space);
+    if (!use && plain->creates)
+        return LOCKSTEP_E_SYSTEM;
     if (!use || (plain->any && !names_have_room_locked(session)))
         return LOCKSTEP_E_INVALID;
     tag = (struct collective_tag){.space = use->hash, .slot = use->uses};

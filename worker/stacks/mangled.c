@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct mangled {
-    const char *at; // What was not read yet.
+    const char *at; // The part of the name that is not read yet.
     const char *last; // The last identifier, [last_bytes]. NULL: there was none.
     size_t last_bytes;
     struct text text;
