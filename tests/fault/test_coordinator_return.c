@@ -343,7 +343,7 @@ static void a_rank_without_a_link_to_it_dies_with_it(void **state)
 
 // ---- Links that are made without a coordinator -------------------------------------------------
 
-// What the processes of the test share. Each rank says that it is on a host of its own.
+// The memory that the processes of the test share. Each rank says that it is on a host of its own.
 struct meeting {
     _Atomic(uint32_t) opened; // Ranks that have opened their sessions.
     _Atomic(bool) alone; // The coordinator is gone.
