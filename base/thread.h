@@ -60,8 +60,8 @@ void thread_disown(struct thread_id_check *check); // Removes the owner.
 // True if the calling thread is the owner, or there is none.
 bool thread_owned(const struct thread_id_check *check);
 
-// Asserts that the calling thread is the owner. It is the first line of a function that only one
-// thread may call.
+// Asserts that the calling thread is the owner, if there is one. It is the first line of a function
+// that only one thread may call.
 #define thread_assert(check) assert(thread_owned(check))
 
 // ---- polling ------------------------------------------------------------------------------------

@@ -38,8 +38,7 @@ static int take_text(const struct finder *finder, char *to, size_t bytes, const 
     return setting_copy(to, bytes, from, what, finder->error, finder->error_bytes);
 }
 
-// ---- What has set the size
-// -------------------------------------------------------------------------
+// ---- What has set the size ---------------------------------------------------------------------
 
 // Returns the name of what gives the largest world: of a variable, or of a field of the trainer's
 // structure.

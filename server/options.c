@@ -345,8 +345,9 @@ static void print_help(FILE *out)
         fprintf(out, "  %-22s %s\n", left, flags[i].help);
     }
     fprintf(out,
-            "\nEvery flag that has a value is also read from the environment: --log-level from\n"
-            "LOCKSTEP_COORDINATOR_LOG_LEVEL. " INSECURE_VARIABLE "=1 is --insecure-plaintext.\n"
+            "\nEvery flag with a value, but --parent-death, is also read from the environment:\n"
+            "--log-level from LOCKSTEP_COORDINATOR_LOG_LEVEL. " INSECURE_VARIABLE
+            "=1 is --insecure-plaintext.\n"
             "SIGTERM drains and ends; a second one ends at once.\n"
             "Exit status: 0 after a drain, 1 when it could not start, 2 for wrong usage.\n");
 }

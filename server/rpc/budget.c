@@ -20,8 +20,8 @@
 
 #include <linux/sockios.h>
 
-#define UNDER_WAY_BYTES \
-    4096 // Fewer unread bytes do not show that a client does not read: an answer takes time.
+// Fewer unread bytes do not show that a client does not read: an answer takes time.
+#define UNDER_WAY_BYTES 4096
 #define NAME_BYTES (INET6_ADDRSTRLEN + 32)
 
 // The core's room for ballots, most of which is never touched.

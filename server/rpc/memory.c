@@ -16,8 +16,7 @@
 #define BUDGET_EACH_BYTES (64 * 1024) // The end of one connection gives back at least this.
 #define BUDGET_TEXT \
     "the coordinator has no memory left for all who are connected; what did not read or came " \
-    "last " \
-    "was ended"
+    "last was ended"
 
 static_assert(RPC_MAX_STREAMS + RPC_NEWCOMERS + 1024 <= BUDGET_SOCKETS, "all descriptors are seen");
 

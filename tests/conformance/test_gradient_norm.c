@@ -229,8 +229,7 @@ static void case_55_windows(const struct setting *setting)
     run(setting, setting->devices > 0 ? refused_body : window_body);
 }
 
-// ---- Otherwise
-// -----------------------------------------------------------------------------------
+// ---- Otherwise ---------------------------------------------------------------------------------
 
 static void off_body(struct rank *rank)
 {

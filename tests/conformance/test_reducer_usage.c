@@ -300,8 +300,7 @@ static void a_call_is_given_up(const struct setting *setting)
     ranks_run(setting, aborted_body, NULL);
 }
 
-// ---- Buckets to which only a rank with weight 0 contributes
-// --------------------------------------
+// ---- Buckets to which only a rank with weight 0 contributes ------------------------------------
 
 // One bucket for each parameter.
 static void small_buckets(struct rank *rank, struct lockstep_config *config)

@@ -279,8 +279,7 @@ static uint64_t go_on(const bool *set, const uint64_t *stand)
     return clock_now_ms() - since_ms;
 }
 
-// ---- Proofs for a coordinator that did not see the death
-// -----------------------------------------
+// ---- Proofs for a coordinator that did not see the death ---------------------------------------
 
 // The upper half of the ranks says that it is on another host. All ranks but those from `first` to
 // before `end` die with the coordinator, and these finish the step within PROVEN_MS of the return

@@ -219,8 +219,7 @@ static void all_close_at_once(void **state)
     coordinator_stop(&coordinator);
 }
 
-// ---- A goodbye to a coordinator that is stopped
-// --------------------------------------------------
+// ---- A goodbye to a coordinator that is stopped ------------------------------------------------
 
 #define PARTY 3
 

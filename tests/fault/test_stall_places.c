@@ -61,8 +61,7 @@ static void end(void)
     coordinator_stop(&coordinator);
 }
 
-// ---- Threads
-// -------------------------------------------------------------------------------------
+// ---- Threads -----------------------------------------------------------------------------------
 
 static bool thread_is_watch(pid_t pid, const char *tid)
 {
@@ -105,8 +104,7 @@ static void debugger_stops(pid_t pid, bool spare)
     threads_each(pid, spare, PTRACE_INTERRUPT);
 }
 
-// ---- Tests
-// ---------------------------------------------------------------------------------------
+// ---- Tests -------------------------------------------------------------------------------------
 
 // Condition: all ranks wait in lockstep_step_end, and rank 1 does nothing there: its threads that
 // work are stopped, and the one that reports is not. Decision: no rank and no link is blamed, and

@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define DEVICE_CLOSE_MS \
-    2000 // The time in which enqueued work has to end when the device is closed.
+// The time in which enqueued work has to end when the device is closed.
+#define DEVICE_CLOSE_MS 2000
 
 // ---- failure ------------------------------------------------------------------------------------
 

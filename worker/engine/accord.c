@@ -44,7 +44,7 @@ enum {
 enum accord_status {
     STATUS_WITHOUT = 1, // In flight, without the result.
     STATUS_WITH,
-    STATUS_DONE, // The outcome of an earlier accord, as the next one.
+    STATUS_DONE, // These two: the outcome of an earlier accord.
     STATUS_CHANGED,
     STATUS_APART, // A send or receive in flight, without the result.
     STATUS_MET,

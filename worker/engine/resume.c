@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of the control stream, and its return. Once the world has formed, training goes on
-// without a coordinator. A session that starts, or that recovers from a death, waits for it
-// (absence.h), as one that learns. The control stream comes back by
-// itself, to the same coordinator or to another one. Then this rank says where it is (struct
-// up_resume), and says again what the coordinator needs and may not know: names of modules, and a
-// loss. What the coordinator knows already changes nothing there. Driver only.
+// without a coordinator. A session that starts, learns an order, or recovers from a death waits
+// for it (absence.h). The control stream comes back by itself, to the same coordinator or to
+// another one. Then this rank says where it is (struct up_resume), and repeats what the new
+// coordinator needs and may not know: names of modules, and a loss. A coordinator that knows them
+// ignores the repetition. Driver only.
 
 #include "worker/engine/resume.h"
 

@@ -19,8 +19,7 @@
 // Room for several descriptors, so that a message with more than one is noticed.
 #define SHM_MESSAGE_DESCRIPTORS 4
 
-// ---- the memory of the link
-// ----------------------------------------------------------------------
+// ---- the memory of the link --------------------------------------------------------------------
 
 static void socket_attach(struct shm_link *shm)
 {

@@ -29,8 +29,8 @@ void attempt_tag_locked(struct lockstep_session *session, struct collective_tag 
     *tag = (struct collective_tag){.space = attempt->space, .slot = attempt->next++};
 }
 
-// tries: failed attempts in this generation. A rank that comes later has them to itself: each fails
-// at the same collective, by the outcome that the members know.
+// tries: failed attempts in this generation. A rank that comes later repeats these attempts alone.
+// Each fails at the collective at which the others failed, because the members know its outcome.
 static void attempt_begin(struct lockstep_session *session, uint32_t scope, uint64_t *generation,
                           uint64_t *tries)
 {

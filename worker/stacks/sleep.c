@@ -37,8 +37,7 @@ struct mutex_words {
 
 #define RWLOCK_CONTENDED 3 // The value of a word of a read-write lock that has waiters.
 
-// ---- The thread that it waits for
-// ----------------------------------------------------------------
+// ---- The thread that it waits for --------------------------------------------------------------
 
 static bool futex_waits(const struct proc_call *call)
 {

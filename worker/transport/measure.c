@@ -42,8 +42,8 @@
 // A burst that takes at least this long counts at once: no scheduler delays it that much.
 #define MEASURE_LONG_NS 100000000
 #define MEASURE_ANSWERS (4 * MEASURE_PINGS) // The most pings and answers that one peer may send.
-#define MEASURE_BURST_FRAMES \
-    (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES) // The most burst frames that one peer may send.
+// The most burst frames that one peer may send.
+#define MEASURE_BURST_FRAMES (8 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES)
 static_assert(MEASURE_TRIES * 2 * MEASURE_BURST_BYTES / MEASURE_FRAME_BYTES <= MEASURE_BURST_FRAMES,
               "who measures as here is not taken for one that does so for ever");
 #define MEASURE_LOOPBACK_NS 2000

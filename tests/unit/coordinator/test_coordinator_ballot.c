@@ -413,8 +413,7 @@ static void test_a_rank_that_promised_more(void **state)
                         "3 < prepare ballot 10, suspects 2: " DIED "\n");
 }
 
-// ---- Members that leave
-// --------------------------------------------------------------------------
+// ---- Members that leave ------------------------------------------------------------------------
 
 // A rank leaves after `settled` steps. word: the result of its last wave.
 static void part(struct story *story, uint32_t peer, uint64_t settled, uint32_t flags,

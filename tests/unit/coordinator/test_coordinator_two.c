@@ -111,8 +111,7 @@ static void expect_none_frozen(const struct story *story)
     assert_int_not_equal(story_job(story, 0).state, JOB_HALTED);
 }
 
-// ---- M2, M5: the quorum
-// --------------------------------------------------------------------------
+// ---- M2, M5: the quorum ------------------------------------------------------------------------
 
 // Condition: a member dies, and two of four are with this coordinator, which has not made the
 // generation. Decision: nobody freezes; with a third one all do.
@@ -164,8 +163,7 @@ static void a_proof_stays(void **state)
     assert_int_equal(story->last[12].kind, DOWN_EXCLUDED);
 }
 
-// ---- M3: open generations
-// ------------------------------------------------------------------------
+// ---- M3: open generations ----------------------------------------------------------------------
 
 // Condition: the other coordinator is gone; one member has its last decision, two have not.
 // Decision: all three are members of the next generation, and report the two that are open before
@@ -259,8 +257,7 @@ static void a_member_that_is_behind_is_told_the_end(void **state)
     }
 }
 
-// ---- A decision of the other coordinator
-// ---------------------------------------------------------
+// ---- A decision of the other coordinator -------------------------------------------------------
 
 // Condition: this coordinator made the generation, all members went to the other one, which removed
 // one of them, and come back. Decision: its generation becomes the job's; the removed rank is told.
@@ -398,8 +395,7 @@ static void a_removed_rank_in_the_way_is_told_what_it_promised(void **state)
     expect_prepare(story, 2, 6);
 }
 
-// ---- M1: members meet
-// ----------------------------------------------------------------------------
+// ---- M1: members meet --------------------------------------------------------------------------
 
 static void come_with_choice(struct story *story, uint32_t members, uint64_t of)
 {

@@ -30,8 +30,8 @@
 
 #define DEVICES_ABORT_MS 5000
 #define DEVICES_LOOK_MS 20
-#define DEVICES_LEFT_MS \
-    1000 // How long NCCL may take to finish the work that a peer did before its goodbye.
+// How long NCCL may take to finish the work that a peer did before its goodbye.
+#define DEVICES_LEFT_MS 1000
 // How long a rank that could go on after a death waits for word of one when NCCL has failed. The
 // host of a rank may be silent for 20 s before the rank counts as dead.
 #define DEVICES_WORD_MS 30000

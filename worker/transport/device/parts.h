@@ -205,8 +205,7 @@ static inline bool segments_are_whole(const struct device_flow *flow)
     return flow->segments_landed == flow->segment_count;
 }
 
-// ---- replicas.c
-// -----------------------------------------------------------------------------------
+// ---- replicas.c --------------------------------------------------------------------------------
 
 // A result, and the function that enqueues the kernel that writes it to gradients.
 struct device_spread {
