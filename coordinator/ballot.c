@@ -313,8 +313,7 @@ void ballot_anew(struct coordinator *core, struct job *job, uint32_t rank, const
     ballot_begin(core, job, 0);
 }
 
-// ---- Members that leave (M10)
-// --------------------------------------------------------------------
+// ---- Members that leave (M10) ------------------------------------------------------------------
 
 void ballot_part(struct job *job, const struct up_leave *leave)
 {
@@ -400,7 +399,7 @@ void ballot_refuse(struct coordinator *core, struct worker *worker, const struct
     struct job *job = core_job_of(core, worker);
     struct ballot *ballot = &job->ballot;
     const struct generation_id now = ballot_id(core, job);
-    if (!ballot->active || lineage_compare(&refuse->promised, &now) <= 0)
+    if (!ballot->active || generation_compare(&refuse->promised, &now) <= 0)
         return;
     ballot->retry_ms =
         core->now + LOCKSTEP_BALLOT_RETRY_MS + core->config.incarnation % LOCKSTEP_BALLOT_RETRY_MS;

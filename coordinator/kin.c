@@ -23,10 +23,10 @@ enum kinship kin_of(const struct job *job, const struct up_hello *hello)
     const struct up_resume *resume = &hello->resume;
     const struct lineage *newest = job && job_running(job) ? lineage_newest(job) : NULL;
     if (!newest || hello->on_failure != FAILURE_CONTINUE || resume->chain_count == 0 ||
-        lineage_compare(&resume->founder, &job->ballot.descent.founder) != 0)
+        generation_compare(&resume->founder, &job->ballot.descent.founder) != 0)
         return KIN_UNKNOWN;
     const struct lineage *own = &resume->chain[resume->chain_count - 1];
-    const int order = lineage_compare(&own->id, &newest->id);
+    const int order = generation_compare(&own->id, &newest->id);
     if (order >= 0)
         return order == 0 ? KIN_SAME : KIN_AHEAD;
     return bits_has(newest->members, lineage_member(own, resume->rank)) ? KIN_BEHIND : KIN_REMOVED;
@@ -37,7 +37,7 @@ bool kin_is_coherent(const struct up_resume *resume)
     if (resume->chain_count == 0)
         return true;
     const struct lineage *own = &resume->chain[resume->chain_count - 1];
-    return lineage_compare(&own->id, &resume->generation) == 0 &&
+    return generation_compare(&own->id, &resume->generation) == 0 &&
            lineage_size(own->members) == resume->world_size;
 }
 
@@ -80,8 +80,8 @@ void kin_remove(struct coordinator *core, struct job *job, struct worker *worker
 {
     const struct generation_id asked = {.number = job->ballot.number,
                                         .incarnation = core->config.incarnation};
-    if (worker->connected && lineage_compare(&asked, &ballot) <= 0 &&
-        lineage_compare(&worker->hello.resume.promised, &ballot) <= 0) {
+    if (worker->connected && generation_compare(&asked, &ballot) <= 0 &&
+        generation_compare(&worker->hello.resume.promised, &ballot) <= 0) {
         job->connected--;
         kin_is_out(core, job, worker, member);
         return;
@@ -105,7 +105,7 @@ bool kin_seat_removed(struct coordinator *core, struct job *job, coordinator_pee
 void kin_ended(struct coordinator *core, struct job *job, const struct worker *worker)
 {
     const struct generation_id *founder = &worker->removal.founder;
-    if (founder->number == 0 || lineage_compare(founder, &job->ballot.descent.founder) != 0)
+    if (founder->number == 0 || generation_compare(founder, &job->ballot.descent.founder) != 0)
         return; // Another world has the name of the job by now.
     lineage_note_dead(job, worker->removal.member);
     ballot_tick(core, job);

@@ -9,15 +9,6 @@
 #include "coordinator/decision.h"
 #include "coordinator/job.h"
 
-int lineage_compare(const struct generation_id *a, const struct generation_id *b)
-{
-    if (a->number != b->number)
-        return a->number < b->number ? -1 : 1;
-    if (a->incarnation != b->incarnation)
-        return a->incarnation < b->incarnation ? -1 : 1;
-    return 0;
-}
-
 uint32_t lineage_size(const uint64_t *set)
 {
     uint32_t size = 0;
@@ -69,9 +60,9 @@ const struct lineage *lineage_newest(const struct job *job)
 static bool lineage_insert(struct descent *descent, const struct lineage *generation)
 {
     uint32_t at = descent->count;
-    while (at > 0 && lineage_compare(&descent->chain[at - 1].id, &generation->id) > 0)
+    while (at > 0 && generation_compare(&descent->chain[at - 1].id, &generation->id) > 0)
         at--;
-    if (at > 0 && lineage_compare(&descent->chain[at - 1].id, &generation->id) == 0)
+    if (at > 0 && generation_compare(&descent->chain[at - 1].id, &generation->id) == 0)
         return true;
     if (descent->count == LOCKSTEP_CHAIN)
         return false;
@@ -86,7 +77,7 @@ static bool lineage_insert(struct descent *descent, const struct lineage *genera
 static void lineage_rise(struct descent *descent, const struct generation_id *established)
 {
     uint32_t over = 0;
-    while (over < descent->count && lineage_compare(&descent->chain[over].id, established) < 0)
+    while (over < descent->count && generation_compare(&descent->chain[over].id, established) < 0)
         over++;
     descent->count -= over;
     memmove(&descent->chain[0], &descent->chain[over], descent->count * sizeof(descent->chain[0]));
@@ -97,7 +88,7 @@ static void lineage_rise(struct descent *descent, const struct generation_id *es
 static bool lineage_stood(const struct up_resume *resume)
 {
     return !resume->frozen || resume->starting || resume->rounds > 0 || resume->settled > 0 ||
-           lineage_compare(&resume->chain[0].id, &resume->founder) != 0;
+           generation_compare(&resume->chain[0].id, &resume->founder) != 0;
 }
 
 bool lineage_join(struct job *job, const struct up_resume *resume)
@@ -108,7 +99,7 @@ bool lineage_join(struct job *job, const struct up_resume *resume)
     lineage_rise(&joined, &resume->chain[0].id);
     const struct generation_id oldest = joined.count > 0 ? joined.chain[0].id : resume->chain[0].id;
     for (uint32_t i = 0; i < resume->chain_count; i++)
-        if (lineage_compare(&resume->chain[i].id, &oldest) >= 0 &&
+        if (generation_compare(&resume->chain[i].id, &oldest) >= 0 &&
             !lineage_insert(&joined, &resume->chain[i]))
             return false;
     for (uint32_t i = 0; i < LOCKSTEP_RANK_WORDS; i++)

@@ -30,8 +30,6 @@ struct descent {
     uint64_t dead[LOCKSTEP_RANK_WORDS]; // Members that are proven dead.
 };
 
-// Returns a negative number, 0 or a positive number if a is below, equal to or above b.
-int lineage_compare(const struct generation_id *a, const struct generation_id *b);
 uint32_t lineage_size(const uint64_t *set);
 // Returns the member with this rank of a generation.
 uint32_t lineage_member(const struct lineage *generation, uint32_t rank);

@@ -358,7 +358,7 @@ static void resume_removed(struct coordinator *core, struct job *job, coordinato
 {
     struct generation_id now = {.number = job->number, .incarnation = job->resuming.incarnation};
     const struct coordinator_action close = {.kind = ACTION_CLOSE, .peer = peer};
-    const bool outranks = lineage_compare(&hello->resume.promised, &now) > 0;
+    const bool outranks = generation_compare(&hello->resume.promised, &now) > 0;
     const bool lacked = outranks && ballot_lacks(core, job, member);
     if (lacked)
         now = hello->resume.promised;

@@ -70,6 +70,17 @@ struct generation_id {
     uint64_t incarnation; // Random id of the coordinator that formed the generation.
 };
 
+// Returns a negative number, 0 or a positive number if a is below, equal to or above b in the order
+// of ballots.
+static inline int generation_compare(const struct generation_id *a, const struct generation_id *b)
+{
+    if (a->number != b->number)
+        return a->number < b->number ? -1 : 1;
+    if (a->incarnation != b->incarnation)
+        return a->incarnation < b->incarnation ? -1 : 1;
+    return 0;
+}
+
 // A generation and its members, named by the ranks that they had in the job's first generation.
 struct lineage {
     struct generation_id id;

@@ -4,16 +4,6 @@
 
 #include "worker/order/promise.h"
 
-// Returns a negative number, 0 or a positive number if a is below, equal to or above b.
-static int ballot_compare(const struct generation_id *a, const struct generation_id *b)
-{
-    if (a->number != b->number)
-        return a->number < b->number ? -1 : 1;
-    if (a->incarnation != b->incarnation)
-        return a->incarnation < b->incarnation ? -1 : 1;
-    return 0;
-}
-
 void promise_init(struct promise *promise, struct generation_id generation)
 {
     *promise = (struct promise){.ballot = generation};
@@ -21,7 +11,7 @@ void promise_init(struct promise *promise, struct generation_id generation)
 
 enum promise_answer promise_prepare(struct promise *promise, struct generation_id ballot)
 {
-    const int compared = ballot_compare(&ballot, &promise->ballot);
+    const int compared = generation_compare(&ballot, &promise->ballot);
     if (promise->excluded)
         return PROMISE_SILENCE;
     if (compared == 0 && promise->frozen)
@@ -35,7 +25,7 @@ enum promise_answer promise_prepare(struct promise *promise, struct generation_i
 
 bool promise_decided(struct promise *promise, struct generation_id ballot)
 {
-    if (promise->excluded || !promise->frozen || ballot_compare(&ballot, &promise->ballot) != 0)
+    if (promise->excluded || !promise->frozen || generation_compare(&ballot, &promise->ballot) != 0)
         return false;
     promise->frozen = false;
     return true;
@@ -43,7 +33,7 @@ bool promise_decided(struct promise *promise, struct generation_id ballot)
 
 bool promise_excluded(struct promise *promise, struct generation_id ballot)
 {
-    if (promise->excluded || ballot_compare(&ballot, &promise->ballot) < 0)
+    if (promise->excluded || generation_compare(&ballot, &promise->ballot) < 0)
         return false;
     promise->excluded = true;
     return true;

@@ -142,7 +142,7 @@ int work_check(const struct lockstep_session *session, const char *name, uint64_
         !utf8_valid(name, strlen(name)))
         return error_set(LOCKSTEP_E_INVALID, "a collective's name has 1 to %d bytes of UTF-8",
                          LOCKSTEP_NAME_BYTES - 1);
-    if (strncmp(name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) == 0)
+    if (names_is_of_library(name))
         return error_set(LOCKSTEP_E_INVALID,
                          "collective '%s': names that begin with " WORK_LIBRARY_PREFIX
                          " are the library's",

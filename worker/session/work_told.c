@@ -10,6 +10,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/session/anysource.h"
 #include "worker/session/group.h"
+#include "worker/session/names.h"
 #include "worker/session/session.h"
 #include "worker/session/shape.h"
 #include "worker/session/work.h"
@@ -119,7 +120,7 @@ void work_told_form(const struct lockstep_work *work, char *text, size_t bytes)
     const int used = snprintf(text, bytes, "lockstep_%s with %" PRIu64 " element%s of %s, ",
                               broadcast ? "broadcast" : "allreduce", collective->elements,
                               collective->elements == 1 ? "" : "s", dtype_name(collective->dtype));
-    if (strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) == 0)
+    if (names_is_of_library(work->name))
         text[0] = '\0';
     else if (work->extent.in == &work->barrier && collective->elements == 1)
         snprintf(text, bytes, "lockstep_barrier");
@@ -137,7 +138,7 @@ static bool work_told_overdue_locked(const struct lockstep_work *work, uint64_t 
 {
     mutex_assert_held(&work->session->mutex);
     return work->state == WORK_IN_FLIGHT && now_ms - work->begun_ms >= LOCKSTEP_OVERDUE_MS &&
-           strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) != 0;
+           !names_is_of_library(work->name);
 }
 
 // Inserts the work into the list, which has the oldest first. A full list drops its youngest.
@@ -161,7 +162,7 @@ static void work_told_awaited_locked(const struct lockstep_session *session,
 {
     const struct lockstep_work *work = session->works.awaited;
     mutex_assert_held(&session->mutex);
-    if (!work || strncmp(work->name, WORK_LIBRARY_PREFIX, strlen(WORK_LIBRARY_PREFIX)) == 0)
+    if (!work || names_is_of_library(work->name))
         return;
     text_copy(beat->collective, sizeof(beat->collective), work->name);
     beat->collective_use = work->collective.tag.slot;

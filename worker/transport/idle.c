@@ -10,6 +10,7 @@
 #include "worker/transport/deaths.h"
 #include "worker/transport/device/devices.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/peers.h"
 #include "worker/transport/form.h"
 #include "worker/transport/state.h"
 #include "worker/transport/wait.h"
@@ -42,23 +43,12 @@ bool transport_idle(const struct transport *transport)
     return true;
 }
 
-static bool rest_readable(const struct transport *transport)
-{
-    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
-        const struct peer_link *peer = transport->flows.links.all[i];
-        if (peer->stream.link && peer->stream.readable && !peer->lost &&
-            peer->state != PEER_CONNECTING)
-            return true;
-    }
-    return false;
-}
-
 int transport_rest(struct transport *transport)
 {
     const uint64_t now_ms = clock_now_ms();
     uint64_t until = form_deadline(transport);
     thread_assert(&transport->flows.thread);
-    if (rest_readable(transport) || until <= now_ms || !wait_leave_alone(transport))
+    if (peers_readable(&transport->flows) || until <= now_ms || !wait_leave_alone(transport))
         return 0;
     if (until - now_ms > deaths_check_ms(transport))
         return (int)deaths_check_ms(transport);

@@ -24,6 +24,7 @@
 #include "worker/transport/farewell.h"
 #include "worker/transport/flow/flow.h"
 #include "worker/transport/flow/flows.h"
+#include "worker/transport/flow/peers.h"
 #include "worker/transport/flow/waves.h"
 #include "worker/transport/form.h"
 #include "worker/transport/further.h"
@@ -327,17 +328,6 @@ static bool transport_dispatch(struct transport *transport)
 
 // ---- progress -----------------------------------------------------------------------------------
 
-static bool transport_readable(const struct transport *transport)
-{
-    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
-        const struct peer_link *peer = transport->flows.links.all[i];
-        if (peer->stream.link && peer->stream.readable && !peer->lost &&
-            peer->state != PEER_CONNECTING)
-            return true;
-    }
-    return false;
-}
-
 // The time in ms. After forming it is exact to a few milliseconds only, for a tenth of the cost.
 static uint64_t transport_now_ms(const struct transport *transport)
 {
@@ -393,7 +383,7 @@ void transport_progress(struct transport *transport, int timeout_ms)
             break;
         if (waited && deadline_ms != UINT64_MAX && clock_now_ms() >= deadline_ms)
             break;
-        const bool busy = transport_readable(transport) || host_pending(&transport->flows);
+        const bool busy = peers_readable(&transport->flows) || host_pending(&transport->flows);
         wait_for_work(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
         waited = true;
     }

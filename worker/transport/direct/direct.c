@@ -51,6 +51,7 @@
 #include "worker/transport/direct/pull.h"
 #include "worker/transport/direct/receive.h"
 #include "worker/transport/direct/sum.h"
+#include "worker/transport/flow/flow.h"
 
 #include <assert.h>
 #include <string.h>
@@ -100,18 +101,12 @@ static uint64_t direct_label(enum direct_part part, uint32_t member, uint32_t pi
 static struct frame_header direct_header(const struct flows *flows, const struct flow *flow,
                                          enum direct_part part)
 {
-    return (struct frame_header){
-        .kind = FRAME_DIRECT,
-        .dtype = part == DIRECT_INPUT || part == DIRECT_SUM ? direct_input_dtype(flow)
-                                                            : direct_dtype(flow),
-        .generation = flows->world.generation,
-        .step = flow->tag.step,
-        .space = flow->tag.space,
-        .slot = flow->tag.slot,
-        .part = part,
-        .chunk = flows->world.rank,
-        .signature = flow->collective->signature,
-    };
+    const bool input = part == DIRECT_INPUT || part == DIRECT_SUM;
+    struct frame_header header = flow_header(flows, flow, FRAME_DIRECT);
+    header.dtype = input ? direct_input_dtype(flow) : direct_dtype(flow);
+    header.part = part;
+    header.chunk = flows->world.rank;
+    return header;
 }
 
 bool direct_say(struct flows *flows, const struct flow *flow, struct peer_link *peer,
@@ -133,8 +128,7 @@ bool direct_say(struct flows *flows, const struct flow *flow, struct peer_link *
     return true;
 }
 
-// Queues a frame with a piece. `used`: the units of which it carries bits. buffer NULL and a
-// payload: user memory from span.first on. False: no memory.
+// What one frame carries.
 struct direct_cargo {
     enum direct_part part;
     uint32_t piece;

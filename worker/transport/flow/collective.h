@@ -117,6 +117,19 @@ struct collective_tag {
     uint32_t slot; // Index in the plan, or how often that name was used before.
 };
 
+static inline bool tag_equal(const struct collective_tag *a, const struct collective_tag *b)
+{
+    return a->step == b->step && a->space == b->space && a->slot == b->slot;
+}
+
+// The list for this tag of a hash table of `count` lists, a power of two.
+static inline uint64_t tag_bucket(const struct collective_tag *tag, uint32_t count)
+{
+    uint64_t mixed = (tag->step * 0x9e3779b97f4a7c15u) ^ tag->space;
+    mixed = (mixed ^ tag->slot) * 0xff51afd7ed558ccdu;
+    return (mixed >> 40) % count;
+}
+
 struct collective {
     // Set by the caller before the launch, constant until done().
     enum collective_kind kind;

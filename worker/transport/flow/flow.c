@@ -21,20 +21,30 @@
 
 static struct list *flow_bucket(struct flows *flows, const struct collective_tag *tag)
 {
-    uint64_t mixed = (tag->step * 0x9e3779b97f4a7c15u) ^ tag->space;
-    mixed = (mixed ^ tag->slot) * 0xff51afd7ed558ccdu;
-    return &flows->buckets[(mixed >> 40) % FLOWS_BUCKETS];
+    return &flows->buckets[tag_bucket(tag, FLOWS_BUCKETS)];
 }
 
 static struct flow *flow_find(struct flows *flows, const struct collective_tag *tag)
 {
     list_for_each (node, flow_bucket(flows, tag)) {
         struct flow *flow = list_entry(node, struct flow, bucket);
-        if (flow->tag.step == tag->step && flow->tag.space == tag->space &&
-            flow->tag.slot == tag->slot)
+        if (tag_equal(&flow->tag, tag))
             return flow;
     }
     return NULL;
+}
+
+struct frame_header flow_header(const struct flows *flows, const struct flow *flow,
+                                enum frame_kind kind)
+{
+    return (struct frame_header){
+        .kind = kind,
+        .generation = flows->world.generation,
+        .step = flow->tag.step,
+        .space = flow->tag.space,
+        .slot = flow->tag.slot,
+        .signature = flow->collective->signature,
+    };
 }
 
 static struct flow *flow_make(struct flows *flows, const struct collective_tag *tag)

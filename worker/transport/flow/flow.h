@@ -6,17 +6,21 @@
 #ifndef WORKER_TRANSPORT_FLOW_FLOW_H
 #define WORKER_TRANSPORT_FLOW_FLOW_H
 
+#include "protos/frame.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
 struct collective;
 struct collective_tag;
 struct flow;
-struct frame_header;
 struct peer_link;
 struct stream;
 struct flows;
 
+// Returns the header of a frame of this flow. The fields of the frame's kind are 0.
+struct frame_header flow_header(const struct flows *flows, const struct flow *flow,
+                                enum frame_kind kind);
 void flow_launch(struct flows *flows, struct collective *collective);
 // True if the collective can be launched while only a part of its memory may be used
 // (collective.landed).

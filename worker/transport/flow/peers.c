@@ -111,6 +111,17 @@ struct peer_link *peer_want(struct flows *flows, uint32_t rank)
     return peer;
 }
 
+bool peers_readable(const struct flows *flows)
+{
+    for (uint32_t i = 0; i < flows->links.count; i++) {
+        const struct peer_link *peer = flows->links.all[i];
+        if (peer->stream.link && peer->stream.readable && !peer->lost &&
+            peer->state != PEER_CONNECTING)
+            return true;
+    }
+    return false;
+}
+
 void peers_forget(struct flows *flows)
 {
     for (uint32_t i = flows->peer_count; i < flows->links.count; i++)

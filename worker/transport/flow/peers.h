@@ -157,6 +157,8 @@ struct peer_link *peer_want(struct flows *flows, uint32_t rank);
 struct peer_link *peer_add_neighbour(struct flows *flows, uint32_t rank);
 // Adds the struct of a further link. NULL: no memory, or the bound is reached; *text says which.
 struct peer_link *peer_add_further(struct flows *flows, uint32_t rank, const char **text);
+// True if some link may have data that was not read.
+bool peers_readable(const struct flows *flows);
 // Forgets all links, whose streams are closed. Pointers to further links are invalid from now on.
 void peers_forget(struct flows *flows);
 

@@ -35,17 +35,14 @@ void sequence_fini(struct sequence *sequence)
 
 static struct list *match_bucket(struct sequence *sequence, const struct collective_tag *tag)
 {
-    uint64_t mixed = (tag->step * 0x9e3779b97f4a7c15u) ^ tag->space;
-    mixed = (mixed ^ tag->slot) * 0xff51afd7ed558ccdu;
-    return &sequence->matches[(mixed >> 40) % SEQUENCE_BUCKETS];
+    return &sequence->matches[tag_bucket(tag, SEQUENCE_BUCKETS)];
 }
 
 struct match *sequence_find(struct sequence *sequence, const struct collective_tag *tag)
 {
     list_for_each (node, match_bucket(sequence, tag)) {
         struct match *match = list_entry(node, struct match, bucket);
-        if (match->tag.step == tag->step && match->tag.space == tag->space &&
-            match->tag.slot == tag->slot)
+        if (tag_equal(&match->tag, tag))
             return match;
     }
     return NULL;

@@ -69,19 +69,6 @@ static void pair_source(const struct flow *flow, const struct pair_run *run, uin
         frame->cursor = extent_seek(&flow->map, span.first);
 }
 
-static struct frame_header pair_header(const struct flows *flows, const struct flow *flow,
-                                       enum frame_kind kind)
-{
-    return (struct frame_header){
-        .kind = kind,
-        .generation = flows->world.generation,
-        .step = flow->tag.step,
-        .space = flow->tag.space,
-        .slot = flow->tag.slot,
-        .signature = flow->collective->signature,
-    };
-}
-
 // Queues the frame of the stripe's present move. False: no memory.
 static bool pair_send(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
@@ -92,7 +79,7 @@ static bool pair_send(struct flows *flows, struct flow *flow, struct pair_run *r
     if (!turn->move.final &&
         !pair_value_ready(flows, flow, stripe, pair_held(run, index, stripe->move)))
         return false;
-    struct frame_header header = pair_header(flows, flow, FRAME_PAIR);
+    struct frame_header header = flow_header(flows, flow, FRAME_PAIR);
     header.dtype = pair_dtype(flow, &turn->move);
     header.used_bytes = units_bytes(units.count);
     header.part = turn->move.round;
@@ -127,7 +114,7 @@ static bool pair_feed(struct flows *flows)
 static void pair_grant_to(struct flows *flows, struct flow *flow, const struct pair_run *run,
                           struct peer_link *peer)
 {
-    struct frame_header header = pair_header(flows, flow, FRAME_CREDIT);
+    struct frame_header header = flow_header(flows, flow, FRAME_CREDIT);
     header.part = FRAME_CREDIT_PAIR;
     header.credit = (uint32_t)run->opened;
     struct out_frame *frame = flows_frame(flows, &header);

@@ -75,15 +75,9 @@ static const char *ring_neighbour_text = "it runs this collective on another rin
 static struct frame_header ring_header(const struct flows *flows, const struct flow *flow,
                                        enum frame_kind kind)
 {
-    return (struct frame_header){
-        .kind = kind,
-        .dtype = ring_dtype(flow, kind),
-        .generation = flows->world.generation,
-        .step = flow->tag.step,
-        .space = flow->tag.space,
-        .slot = flow->tag.slot,
-        .signature = flow->collective->signature,
-    };
+    struct frame_header header = flow_header(flows, flow, kind);
+    header.dtype = ring_dtype(flow, kind);
+    return header;
 }
 
 void ring_send(struct flows *flows, struct flow *flow, const struct ring_message *message)
