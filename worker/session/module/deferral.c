@@ -148,10 +148,9 @@ static void deferral_put_back_all(const struct contribution *contribution)
     const struct lockstep_module *module = contribution->module;
     for (uint32_t p = 0; p < module->parameter_count; p++) {
         void *memory = contribution_place(contribution, p);
-        const bool has_result = contribution->used_anywhere[p];
-        if (stash_put_back(module->stash, contribution->index, p, memory, has_result) &&
-            !has_result)
-            contribution_clear(contribution, p); // The further replicas, too.
+        if (stash_put_back(module->stash, contribution->index, p, memory,
+                           contribution->used_anywhere[p]))
+            contribution_clear(contribution, p);
     }
 }
 

@@ -300,16 +300,11 @@ bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t paramet
     const struct kept *kept = stash_kept(stash, parameter);
     struct result *result = stash_result(stash, contribution, parameter);
     const size_t bytes = kept->elements * dtype_size(kept->dtype);
-    const bool held = result->held && has_result;
-    const bool cleared = result->moved && !has_result;
-    result->held = result->moved = false;
-    if ((!held && !cleared) || !memory || bytes == 0)
-        return false;
-    if (held)
+    const bool deferred = result->moved;
+    if (result->held && has_result && memory && bytes > 0)
         kernel_copy(memory, result->memory, bytes, false);
-    else
-        memset(memory, 0, bytes);
-    return true;
+    result->held = result->moved = false;
+    return deferred && !has_result;
 }
 
 bool stash_is_busy(const struct stash *stash)

@@ -80,10 +80,12 @@ bool stash_gives_sums(const struct stash *stash, enum dtype dtype);
 // Holds the result of a parameter. Returns the memory to which it goes instead of user memory.
 void *stash_hold(struct stash *stash, uint32_t contribution, uint32_t parameter);
 
-// Writes to `memory` what the other ranks have for a parameter: the held result, if there is one,
-// or zeros if the gradient was deferred. The zeros are needed because the gradient is in the stash,
-// and a trainer that accumulates in place must not count it again. has_result: true if some rank
-// has contributed a gradient. Stores whole elements. True if something was written.
+// Copies the held result of a parameter, if there is one, to `memory`. Stores whole elements.
+// has_result: true if some rank has contributed a gradient.
+//
+// True if the gradient was deferred and has no result: then the caller writes zeros to the memory
+// of all replicas. The gradient is in the stash, and a trainer that accumulates in place must not
+// count it again.
 bool stash_put_back(struct stash *stash, uint32_t contribution, uint32_t parameter, void *memory,
                     bool has_result);
 
