@@ -631,10 +631,10 @@ LOCKSTEP_API int lockstep_module_close(lockstep_module *module);
  * each bucket is one run of memory (report.runs counts them). The memory is zero. It becomes the
  * registered memory of every trainable parameter: of the first replica, and of the first of
  * separate calls. A shared parameter has its owner's memory. A later call, after the order was
- * learned, places all gradients anew and frees the memory of the earlier call. What is trainable is
- * what the last step trained: a parameter that lockstep_module_freeze has put in since then gets
- * NULL until a step has trained it. As with lockstep_alloc, ranks of one host reduce the memory in
- * place.
+ * learned, places all gradients anew and frees the memory of the earlier call. A parameter that the
+ * last step did not train, and that a later step may train (lockstep_module_freeze has put it in,
+ * or the phase was another one), lies behind all buckets until then. As with lockstep_alloc, ranks
+ * of one host reduce the memory in place.
  * gradients: [count], one for each parameter; NULL where there is no gradient. count: the number of
  * parameters. Blocks: no. Threads: the trainer's, outside a step or window. Owns: the library's,
  * freed with the module. Returns: E_SYSTEM (no memory). */

@@ -188,6 +188,36 @@ static void places_only_for_what_is_trained(const struct setting *setting)
     ranks_run(setting, without_places_body, NULL);
 }
 
+// A parameter that was unfrozen, and one that only another phase trains, have places at once.
+static void later_body(struct rank *rank)
+{
+    static const uint64_t elements[] = {5, 8, 3, 7};
+    static const uint32_t frozen = 1, other = 2;
+    const struct module_shape shape = {.name = "net", .count = 4, .elements = elements};
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    struct trained_module module;
+    trainer_make(rank, &shape, 0, &module);
+    options.phase = "first";
+    RANK_OK(rank, lockstep_module_freeze(module.module, &frozen, 1, 1));
+    RANK_OK(rank, lockstep_phase_unused(module.module, "first", &other, 1));
+    RANK_OK(rank, lockstep_start(rank->session));
+    trainer_begin(rank, &options);
+    trainer_call_used(rank, &module, 1 | 1 << 3);
+    trainer_end(rank);
+    RANK_OK(rank, lockstep_module_gradients(module.module, module.gradients, 4));
+    RANK_TRUE(rank, module.gradients[0] && !module.gradients[frozen] && module.gradients[other]);
+    RANK_OK(rank, lockstep_module_freeze(module.module, &frozen, 1, 0));
+    RANK_OK(rank, lockstep_module_gradients(module.module, module.gradients, 4));
+    RANK_TRUE(rank, module.gradients[frozen] != NULL && module.gradients[other] != NULL);
+    trainer_step_known(rank, &module, 1);
+    trainer_free(&module);
+}
+
+static void places_for_what_is_trained_later(const struct setting *setting)
+{
+    ranks_run(setting, later_body, NULL);
+}
+
 // ---- Case 9 ------------------------------------------------------------------------------------
 
 // The value and the gradient of a parameter move between steps; their former memory is freed.
@@ -552,6 +582,7 @@ int main(void)
          NULL},
         {"case_08_given_memory_partly_used", case_08_given_memory_partly_used, NULL},
         {"places_only_for_what_is_trained", places_only_for_what_is_trained, NULL},
+        {"places_for_what_is_trained_later", places_for_what_is_trained_later, NULL},
         {"case_09_registered_memory_moves", case_09_registered_memory_moves, NULL},
         {"case_09_moved_to_nowhere", case_09_moved_to_nowhere, NULL},
         {"memory_from_alloc", memory_from_alloc, NULL},

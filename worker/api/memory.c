@@ -16,6 +16,7 @@
 #include "worker/session/module/places.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/module/residency.h"
+#include "worker/session/module/sets.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 #include "worker/transport/wait.h"
@@ -258,27 +259,48 @@ static void memory_set_gradient(struct lockstep_module *module, uint32_t paramet
     module->contributions[0].gradients[parameter].memory = memory;
 }
 
+static size_t memory_align(size_t bytes)
+{
+    return (bytes + MEMORY_BUCKET_ALIGN - 1) / MEMORY_BUCKET_ALIGN * MEMORY_BUCKET_ALIGN;
+}
+
+// Registers the place of one gradient at block + used, unless block is NULL. An empty gradient is
+// at the block's beginning, because behind the last gradient other memory may begin. Returns the
+// bytes used then.
+static size_t memory_place_one(struct lockstep_module *module, uint32_t parameter, char *block,
+                               size_t used)
+{
+    const struct bucket_parameter *shape = &module->shapes[parameter];
+    if (block)
+        memory_set_gradient(module, parameter, shape->elements == 0 ? block : block + used);
+    return used + shape->elements * dtype_size(shape->dtype);
+}
+
 // Computes where gradients lie in a block: those of a bucket side by side, in the order of the
-// layout in force. Registers these addresses, unless block is NULL. An empty gradient is at the
-// block's beginning, because behind the last gradient other memory may begin. Returns the bytes
-// needed; the value is above INT64_MAX if the gradients do not fit in memory.
+// layout in force. Behind them are those that a later step may train and that are in no bucket yet.
+// Registers these addresses, unless block is NULL. Returns the bytes needed; the value is above
+// INT64_MAX if the gradients do not fit in memory.
 static size_t memory_place(struct lockstep_module *module, char *block)
 {
     const struct bucket_layout *layout = &module->layout;
     size_t used = 0;
     for (uint32_t b = 0; b < layout->bucket_count && used <= (size_t)INT64_MAX; b++) {
         const struct bucket *bucket = &layout->buckets[b];
-        const size_t size = dtype_size(bucket->dtype);
-        used = (used + MEMORY_BUCKET_ALIGN - 1) / MEMORY_BUCKET_ALIGN * MEMORY_BUCKET_ALIGN;
-        for (uint32_t i = 0; i < bucket->count; i++) {
-            const uint32_t parameter = layout->order[bucket->first + i];
-            const bool empty = module->shapes[parameter].elements == 0;
-            if (block)
-                memory_set_gradient(module, parameter, empty ? block : block + used);
-            used += module->shapes[parameter].elements * size;
-        }
+        used = memory_align(used);
+        for (uint32_t i = 0; i < bucket->count; i++)
+            used = memory_place_one(module, layout->order[bucket->first + i], block, used);
+    }
+    for (uint32_t p = 0; p < module->parameter_count && used <= (size_t)INT64_MAX; p++) {
+        if (!module->shapes[p].trainable && sets_may_train(module, p))
+            used = memory_place_one(module, p, block, memory_align(used));
     }
     return used;
+}
+
+// True if memory_place has a place for the parameter's gradient.
+static bool memory_is_placed(const struct lockstep_module *module, uint32_t parameter)
+{
+    return module->shapes[parameter].trainable || sets_may_train(module, parameter);
 }
 
 // Forgets the addresses of all gradients in the module's previous block. A frozen parameter may
@@ -302,10 +324,11 @@ void memory_free_gradients(struct lockstep_module *module)
 static int memory_check_place(const struct lockstep_module *module, const void *block)
 {
     int status = 0;
-    for (uint32_t i = 0; i < module->layout.order_count && status == 0 && module->session->started;
-         i++)
-        status = residency_check_gradient(module, module->layout.order[i],
-                                          &(struct passed_gradient){.memory = block});
+    for (uint32_t p = 0; p < module->parameter_count && status == 0 && module->session->started;
+         p++)
+        if (memory_is_placed(module, p))
+            status =
+                residency_check_gradient(module, p, &(struct passed_gradient){.memory = block});
     return status;
 }
 
@@ -338,11 +361,8 @@ int lockstep_module_gradients(lockstep_module *module, void **gradients, uint32_
     memory_place(module, block);
     module->session->places.moved = true;
     for (uint32_t p = 0; p < count; p++)
-        gradients[p] = NULL;
-    for (uint32_t i = 0; i < module->layout.order_count; i++) {
-        const uint32_t parameter = module->layout.order[i];
-        gradients[parameter] = module->contributions[0].gradients[parameter].registered;
-    }
+        gradients[p] =
+            memory_is_placed(module, p) ? module->contributions[0].gradients[p].registered : NULL;
     for (uint32_t p = 0; p < count; p++) {
         const struct home *home = &module->homes[p];
         if (home->module == module && home->parameter != p)

@@ -69,10 +69,15 @@ static bool sets_possible(const struct lockstep_module *module, uint32_t paramet
            home_is_own(module, parameter);
 }
 
+bool sets_may_train(const struct lockstep_module *module, uint32_t parameter)
+{
+    return sets_possible(module, parameter) && !module->frozen[parameter];
+}
+
 static bool sets_trains(const struct lockstep_module *module, uint32_t parameter, uint32_t view)
 {
     const bool unused = view > 0 && (module->unused_in[parameter] >> (view - 1) & 1) != 0;
-    return sets_possible(module, parameter) && !module->frozen[parameter] && !unused;
+    return sets_may_train(module, parameter) && !unused;
 }
 
 // True if entry a is reused before entry b: first free entries, then sets that were not learned,

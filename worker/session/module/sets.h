@@ -46,6 +46,8 @@ int sets_enter_module(struct lockstep_module *module, uint32_t view);
 uint64_t sets_phase(const struct lockstep_session *session);
 // The caps for the buckets of the parameters that are trained now.
 struct bucket_caps sets_caps(const struct lockstep_module *module);
+// True if a step of some phase trains the parameter, as far as the trainer has declared. Trainer.
+bool sets_may_train(const struct lockstep_module *module, uint32_t parameter);
 // True if a layout of the module was learned or loaded. Trainer, between steps.
 bool sets_are_learned(const struct lockstep_module *module);
 // All ranks have agreed on where gradients are. Makes layouts anew that were not learned. A failure
