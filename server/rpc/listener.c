@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "server/rpc/credentials.h"
+#include "server/rpc/sockets.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -127,7 +128,10 @@ static void listener_register(struct listener *listener)
 static int listener_bind(struct listener *listener)
 {
     struct rpc_server *server = listener->server;
-    return rpc_credentials_bind(server->credentials, listener->grpc, server->address);
+    rpc_sockets_replace_file(true);
+    const int port = rpc_credentials_bind(server->credentials, listener->grpc, server->address);
+    rpc_sockets_replace_file(false);
+    return port;
 }
 
 // Open calls and connections continue. The tag `shut` completes when the last of them has ended.
@@ -163,6 +167,7 @@ int rpc_listener_open(struct rpc_server *server)
             .op = {accept_on_call}, .listener = listener, .method = (enum method)method};
         accept_post(accept);
     }
+    rpc_sockets_keep_files(true);
     server->listener = listener;
     server->counts.listening = true;
     return port;

@@ -181,6 +181,9 @@ static void server_stop(void *context)
     if (server->stopping)
         return;
     server->stopping = true;
+    rpc_sockets_keep_files(false);
+    if (rpc_server_is_unix(server) && !server->listener && server->reopen_ms > 0)
+        unlink(server->config.host + strlen(UNIX_PREFIX)); // The file of a listener that went deaf.
     server->listener = NULL;
     server->counts.listening = false;
     list_for_each (node, &server->calls) {

@@ -10,17 +10,20 @@
 #include "server/rpc/budget.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// These two functions have the names of libc's functions for the linker, and so replace them.
+// These three functions have the names of libc's functions for the linker, and so replace them.
 ssize_t sockets_recvmsg(int fd, struct msghdr *message, int flags) __asm__("recvmsg")
     __attribute__((visibility("default")));
 int sockets_accept4(int fd, struct sockaddr *address, socklen_t *restrict size,
                     int flags) __asm__("accept4") __attribute__((visibility("default")));
+int sockets_unlink(const char *path) __asm__("unlink") __attribute__((visibility("default")));
 
 #define PREFACE_FIRST 'P' // The P of "PRI * HTTP/2.0". A TLS connection begins with the byte 22.
 #define PREFACE_BYTES 24
@@ -45,6 +48,9 @@ static struct mutex mutex = MUTEX_INITIALIZER;
 static struct said connections[BUDGET_SOCKETS];
 static uint64_t turns; // Turns of the stream thread so far.
 static bool closed_to_others;
+static bool files_kept;
+
+static _Thread_local bool thread_replaces; // True while this thread binds a path.
 
 // ---- bytes ------------------------------------------------------------------------------------
 
@@ -158,6 +164,22 @@ int sockets_accept4(int fd, struct sockaddr *address, socklen_t *restrict size, 
     }
 }
 
+// ---- files of Unix sockets ---------------------------------------------------------------------
+
+static bool is_kept(const char *path)
+{
+    struct stat file;
+    mutex_lock(&mutex);
+    const bool kept = files_kept;
+    mutex_unlock(&mutex);
+    return kept && !thread_replaces && lstat(path, &file) == 0 && S_ISSOCK(file.st_mode);
+}
+
+int sockets_unlink(const char *path)
+{
+    return is_kept(path) ? 0 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
 // ---- calls of the server ----------------------------------------------------------------------
 
 void rpc_sockets_turn(void)
@@ -172,4 +194,16 @@ void rpc_sockets_close_to_others(bool closed)
     mutex_lock(&mutex);
     closed_to_others = closed;
     mutex_unlock(&mutex);
+}
+
+void rpc_sockets_keep_files(bool kept)
+{
+    mutex_lock(&mutex);
+    files_kept = kept;
+    mutex_unlock(&mutex);
+}
+
+void rpc_sockets_replace_file(bool replaces)
+{
+    thread_replaces = replaces;
 }

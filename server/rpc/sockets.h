@@ -5,10 +5,11 @@
 // cost 3 GiB before the stream thread can refuse the first. So this program replaces the two system
 // calls by which gRPC gets connections and bytes: accept4 and recvmsg. The linker gives the
 // program's versions to every library of the process instead of libc's. Nothing else in this
-// process uses recvmsg. For sockets that are not gRPC's, accept4 does what libc's does.
+// process uses recvmsg. For sockets that are not gRPC's, accept4 does what libc's does. The third
+// call that is replaced is unlink, by which gRPC removes the file of a Unix socket.
 //
 // The guard works with TLS and in plaintext, over TCP and over Unix sockets. It also replaces a
-// sanitizer's versions of the two functions.
+// sanitizer's versions of the three functions.
 //
 // Any thread.
 
@@ -35,5 +36,13 @@ void rpc_sockets_turn(void);
 // If closed is true, a connection to a Unix socket is accepted only from a process of this user or
 // of root; others are disconnected. For paths in a directory that only this user may enter.
 void rpc_sockets_close_to_others(bool closed);
+
+// If kept is true, gRPC removes no file of a Unix socket. A listener that went deaf removes its
+// file when its last handshake has ended. Then the file is already that of the listener in its
+// place.
+void rpc_sockets_keep_files(bool kept);
+
+// Between true and false, this thread removes files all the same: it binds a path anew.
+void rpc_sockets_replace_file(bool replaces);
 
 #endif

@@ -5,6 +5,8 @@
 
 #include "tests/fault/test_server_daemon.h"
 
+#include <sys/un.h>
+
 #define DESCRIPTORS 64 // Hard limit of the daemon; about 25 are in use when it is idle.
 #define CONNECTIONS 100
 #define DESCRIPTORS_AT_REST 2688 // As SECURITY.md states it.
@@ -115,6 +117,62 @@ static void http_side_takes_them_all(void **state)
     daemon_stop(&daemon);
 }
 
+static int path_connect(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+// Starts a daemon at this path, and takes all its descriptors.
+static void path_start(struct daemon *daemon, const char *path, int *fds)
+{
+    char listen[128];
+    snprintf(listen, sizeof(listen), "--listen=unix:%s", path);
+    daemon_start(daemon, (const char *[]){listen, NULL}, DESCRIPTORS);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        fds[i] = path_connect(path);
+        poll(NULL, 0, 1);
+    }
+    daemon_expect(daemon, "event=listener_deaf");
+}
+
+// Condition: connections to a Unix socket take all descriptors; some of them stay until the
+// listener was opened again, and end then. Decision: the socket's file stays, and is gone with the
+// daemon.
+static void path_stays(void **state)
+{
+    (void)state;
+    static struct daemon daemon;
+    int fds[CONNECTIONS];
+    char path[64];
+    snprintf(path, sizeof(path), "/tmp/lockstep-test-%ld.sock", (long)getpid());
+    path_start(&daemon, path, fds);
+    for (int i = 0; i < CONNECTIONS; i += 2)
+        close(fds[i]);
+    daemon_expect(&daemon, "event=listener_reopened");
+    for (int i = 1; i < CONNECTIONS; i += 2)
+        close(fds[i]);
+    for (int i = 0; i < 30; i++) {
+        assert_int_equal(access(path, F_OK), 0);
+        poll(NULL, 0, 10);
+    }
+    const int fd = path_connect(path);
+    assert_true(fd >= 0);
+    close(fd);
+    daemon_stop(&daemon);
+    assert_int_equal(access(path, F_OK), -1);
+    path_start(&daemon, path, fds);
+    daemon_stop(&daemon); // While it is deaf.
+    assert_int_equal(access(path, F_OK), -1);
+    give_them_back(fds);
+}
+
 static rlim_t soft_limit(const struct daemon *daemon)
 {
     struct rlimit limit;
@@ -161,9 +219,8 @@ static void descriptors_have_a_bound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(listener_hears_again),
-        cmocka_unit_test(it_hears_again_each_time),
-        cmocka_unit_test(http_side_takes_them_all),
+        cmocka_unit_test(listener_hears_again),     cmocka_unit_test(it_hears_again_each_time),
+        cmocka_unit_test(http_side_takes_them_all), cmocka_unit_test(path_stays),
         cmocka_unit_test(descriptors_have_a_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
