@@ -205,8 +205,10 @@ static int wait_answer_locked(const struct wait *wait, struct call_waiter *waite
 static int wait_for(const struct wait *wait, struct contribution *contribution)
 {
     struct lockstep_session *session = wait->session;
-    struct call_waiter waiter = {
-        .contribution = contribution, .takes = wait->api == API_CALL_NEXT, .leaves = wait->asks};
+    struct call_waiter waiter = {.contribution = contribution,
+                                 .takes = wait->api == API_CALL_NEXT,
+                                 .asks = wait->asks,
+                                 .leaves = wait->asks};
     int status;
     if (session->config.solo)
         return wait_alone(wait, contribution);

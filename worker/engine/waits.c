@@ -27,16 +27,18 @@ static struct contribution *wait_contribution(const struct lockstep_session *ses
 
 // ---- Answers -----------------------------------------------------------------------------------
 
-// Gives the answer to one thread that waits for the contribution. The core does not say which
-// thread; any will do, because threads that wait for the same call get the same answer. The
-// exception is RELEASE_WITHDRAWN: only a thread that wants to leave may get it.
+// Gives the answer to one thread that waits for the contribution, or to one that asks. The core
+// does not say which thread; any of them will do, because threads that wait for the same call get
+// the same answer. The exception is RELEASE_WITHDRAWN: only a thread that wants to leave may get
+// it. A thread that waits may not get the answer to a question: it leaves only after the
+// coordinator's answer.
 static void wait_answer(struct lockstep_session *session, const struct contribution *contribution,
-                        enum order_release answer)
+                        bool asked, enum order_release answer)
 {
     mutex_lock(&session->mutex);
     list_for_each (node, &session->call_waiters) {
         struct call_waiter *waiter = list_entry(node, struct call_waiter, waiters);
-        if (waiter->contribution != contribution || waiter->answered ||
+        if (waiter->contribution != contribution || waiter->answered || waiter->asks != asked ||
             (answer == RELEASE_WITHDRAWN && !waiter->leaves))
             continue;
         waiter->answered = waiter->stirred = true;
@@ -62,7 +64,7 @@ void engine_wait_released(struct lockstep_session *session, const struct order_a
 {
     session->engine.waits--;
     wait_limit(session);
-    wait_answer(session, wait_contribution(session, action->call.module, action->call.call),
+    wait_answer(session, wait_contribution(session, action->call.module, action->call.call), false,
                 action->release);
 }
 
@@ -111,13 +113,13 @@ void engine_wait(struct lockstep_session *session, const struct command *command
         contribution->waits_held++;
     } else if (!whole) {
         contribution->waits_held -= command->kind == COMMAND_WAIT_END;
-        wait_answer(session, contribution, RELEASE_WITHDRAWN);
+        wait_answer(session, contribution, command->kind == COMMAND_WAIT_ASK, RELEASE_WITHDRAWN);
     } else if (command->kind == COMMAND_WAIT_BEGIN) {
         wait_begin(session, contribution);
     } else if (command->kind == COMMAND_WAIT_END) {
         order_wait_ended(session->engine.order, wait_call(contribution));
     } else {
-        wait_answer(session, contribution,
+        wait_answer(session, contribution, true,
                     order_wait_ask(session->engine.order, wait_call(contribution)));
     }
 }

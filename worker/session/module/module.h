@@ -291,6 +291,7 @@ struct call_waiter {
     struct list waiters; // guarded by session.mutex
     const struct contribution *contribution;
     bool takes; // True if the thread waits for a bucket.
+    bool asks; // True if the thread asks whether the results are there, and does not wait.
     // guarded by session.mutex
     bool leaves; // True if the thread only asks, or its timeout is over.
     bool stirred; // True if it is answered, or if it waits for a bucket and one is there.
