@@ -37,6 +37,7 @@ int main(void)
 
 #include <errno.h>
 #include <fcntl.h>
+#include <lockstep/lockstep.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -219,9 +220,37 @@ static void descriptors_run_out(void **state)
     sweep_lacks(&squeeze, 20);
 }
 
+// Condition: each allocation of lockstep_group_create fails once, in a world of one. Decision: it
+// is LOCKSTEP_E_SYSTEM and says so, and a later call makes the group.
+static void a_group_without_memory(void **state)
+{
+    static const uint32_t ranks[] = {0};
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session = NULL;
+    lockstep_group *group = NULL;
+    uint64_t number = 0;
+    (void)state;
+    assert_int_equal(lockstep_open(&config, &session), 0);
+    for (;; number++) {
+        atomic_store(&scarce[MEMORY].asked, 0);
+        begin(MEMORY, number, false);
+        const int status = lockstep_group_create(session, ranks, 1, "poor", &group);
+        if (memory_used() <= number && status == 0)
+            break;
+        assert_int_equal(status, LOCKSTEP_E_SYSTEM);
+        assert_non_null(strstr(lockstep_error_text(), "no memory"));
+        assert_null(group);
+    }
+    assert_true(number >= 3);
+    assert_int_equal(lockstep_barrier(session, "goes on", 0), 0);
+    assert_int_equal(lockstep_group_close(group), 0);
+    assert_int_equal(lockstep_close(session), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_group_without_memory),
         cmocka_unit_test(an_allocation_fails),
         cmocka_unit_test(an_allocation_fails_and_the_process_ends),
         cmocka_unit_test(memory_runs_out),
