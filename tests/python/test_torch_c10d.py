@@ -298,6 +298,14 @@ def mismatch(rank):
     raise AssertionError("no error")
 
 
+def unknown_operation(rank):
+    try:
+        dist.all_reduce(torch.ones(2), dist.ReduceOp.PREMUL_SUM, group=ours())
+    except Exception as error:
+        return str(error)
+    return "no error"
+
+
 def death(rank):
     group = ours()
     dist.barrier(group)
@@ -486,6 +494,10 @@ class Backend(unittest.TestCase):
         for device in ("none", "auto"):  # auto: nothing has made a context of CUDA here.
             texts = ranks(1, run, LOCKSTEP_DEVICE=device, LOCKSTEP_TORCH_BACKEND="python")
             self.assertIn("has no GPU", texts[0])
+
+    def test_an_unknown_operation_is_named(self):
+        for texts in self.each(1, unknown_operation):
+            self.assertIn("PREMUL_SUM", texts[0])
 
     def test_mismatch_has_both_calls(self):
         for texts in self.each(2, mismatch):

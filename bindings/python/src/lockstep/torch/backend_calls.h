@@ -21,11 +21,23 @@ constexpr std::pair<at::ScalarType, lockstep_dtype> DTYPES[] = {
     {at::kBool, LOCKSTEP_BOOL},
 };
 
-constexpr std::pair<c10d::ReduceOp::RedOpType, lockstep_op> OPS[] = {
-    {c10d::ReduceOp::SUM, LOCKSTEP_SUM},         {c10d::ReduceOp::AVG, LOCKSTEP_MEAN},
-    {c10d::ReduceOp::PRODUCT, LOCKSTEP_PRODUCT}, {c10d::ReduceOp::MIN, LOCKSTEP_MIN},
-    {c10d::ReduceOp::MAX, LOCKSTEP_MAX},         {c10d::ReduceOp::BAND, LOCKSTEP_AND},
-    {c10d::ReduceOp::BOR, LOCKSTEP_OR},          {c10d::ReduceOp::BXOR, LOCKSTEP_XOR},
+struct known_op {
+    c10d::ReduceOp::RedOpType asked;
+    const char *name; // As PyTorch has it.
+    int op; // A lockstep_op; -1: the library has none.
+};
+
+constexpr known_op OPS[] = {
+    {c10d::ReduceOp::SUM, "SUM", LOCKSTEP_SUM},
+    {c10d::ReduceOp::AVG, "AVG", LOCKSTEP_MEAN},
+    {c10d::ReduceOp::PRODUCT, "PRODUCT", LOCKSTEP_PRODUCT},
+    {c10d::ReduceOp::MIN, "MIN", LOCKSTEP_MIN},
+    {c10d::ReduceOp::MAX, "MAX", LOCKSTEP_MAX},
+    {c10d::ReduceOp::BAND, "BAND", LOCKSTEP_AND},
+    {c10d::ReduceOp::BOR, "BOR", LOCKSTEP_OR},
+    {c10d::ReduceOp::BXOR, "BXOR", LOCKSTEP_XOR},
+    {c10d::ReduceOp::PREMUL_SUM, "PREMUL_SUM", -1},
+    {c10d::ReduceOp::UNUSED, "UNUSED", -1},
 };
 
 // 0: the library does not know elements of this type.
@@ -37,12 +49,20 @@ lockstep_dtype dtype_of(at::ScalarType type)
     return lockstep_dtype(0);
 }
 
+std::string name_of(const c10d::ReduceOp &asked)
+{
+    for (const known_op &known : OPS)
+        if (known.asked == asked.op_)
+            return c10::str("ReduceOp.", known.name);
+    return c10::str("ReduceOp ", int(asked.op_));
+}
+
 lockstep_op op_of(const c10d::ReduceOp &asked)
 {
-    for (const auto &[known, op] : OPS)
-        if (known == asked.op_)
-            return op;
-    unsupported("ReduceOp " + std::to_string(int(asked.op_)));
+    for (const known_op &known : OPS)
+        if (known.asked == asked.op_ && known.op >= 0)
+            return lockstep_op(known.op);
+    unsupported(name_of(asked));
 }
 
 // True for integers of which AVG is the sum, divided and rounded towards zero, as NCCL has it. The
@@ -256,7 +276,7 @@ struct collectives : public c10d::Backend {
             if (!dtype)
                 unsupported(c10::str("reductions of ", like.scalar_type()));
             if (complex && added.what.op != LOCKSTEP_SUM && added.what.op != LOCKSTEP_MEAN)
-                unsupported("such operation on complex numbers");
+                unsupported(name_of(*op) + " of complex numbers");
             if (added.what.op == LOCKSTEP_MEAN && is_quotient(like.scalar_type())) {
                 added.what.op = LOCKSTEP_SUM;
                 if (target.defined())
