@@ -399,6 +399,31 @@ def pass_between(rank):
             expect(all(map(torch.equal, *means)), several, who, i, *means)
 
 
+def part_between(rank):
+    """A part of the module is called directly, and has its backward pass under no_sync, while a
+    forward pass waits: an error, in PyTorch a later one. Without such a forward pass it only adds."""
+    model = lockstep.torch.DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)),
+        find_unused_parameters=True)
+    x = torch.ones(2, 2) * (rank + 1)
+    model(x).sum().backward()
+    model.zero_grad()
+    with model.no_sync():
+        model.module[0](x).sum().backward()
+    expect(model.module[0].bias.grad.tolist() == [2.0] * 3, model.module[0].bias.grad)
+    model.zero_grad()
+    loss = model(x).sum()
+    try:
+        with model.no_sync():
+            model.module[0](x).sum().backward()
+    except lockstep.Invalid as error:
+        expect("call the wrapper" in str(error), str(error))
+    else:
+        expect(False, "no error")
+    loss.backward()
+    expect(model.module[1].bias.grad.tolist() == [2.0] * 2, model.module[1].bias.grad)
+
+
 class Promises(unittest.TestCase):
     def check(self, body, worlds=(2, 3), **more):
         for n in worlds:
@@ -425,6 +450,9 @@ class Promises(unittest.TestCase):
 
     def test_pass_between_a_forward_pass_and_its_backward_pass(self):
         self.check_hooks(pass_between)
+
+    def test_part_between_a_forward_pass_and_its_backward_pass(self):
+        self.check_hooks(part_between)
 
     def test_default_device(self):
         self.check_hooks(default_device)

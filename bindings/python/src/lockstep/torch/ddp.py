@@ -116,6 +116,8 @@ class DistributedDataParallel(Stock):
                                if expect_sparse_gradient[i]},
             **self._caps(), **options)
         member.wrapped = weakref.ref(self.module)
+        ref = weakref.ref(self)
+        member.syncs = lambda: getattr(ref(), "require_backward_grad_sync", True)
         world.add(member)
         self._sync_states(set(member.parameters))
         self.reducer = Reducer(world, member, parameters, self.module)

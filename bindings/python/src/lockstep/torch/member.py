@@ -8,7 +8,7 @@ A member does not know DistributedDataParallel. Its owner is a reducer (reducer.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Set
 
 import torch
 
@@ -54,6 +54,9 @@ class Member:
         self.dead = False
         self._expect = False
         self.waits = False  # expect was True before a forward pass under no_sync.
+        # Forward passes whose outputs have hooks, and whose backward passes may come.
+        self.forwards: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self.syncs: Callable[[], bool] = lambda: True  # False under no_sync of the wrapper.
         self.armed: Set[Any] = set()  # Forward passes that the backward pass goes through.
         self.fast = False  # True while a Python hook only has to report.
         self.static = False

@@ -252,6 +252,8 @@ def watch(world: World, member: Member, output: Any, phase: str = "",
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
             tensor.register_hook(once.arm)
             hooked += 1
+    if hooked:
+        member.forwards.add(once)
     return hooked
 
 

@@ -236,11 +236,24 @@ class World:
         with self.lock:
             self.give_up()
             self._queue()
+            self._check_part(member)
             member.will = None
             if self.step is None:
                 self._step([member])
             else:
                 self._open(member)
+
+    def _check_part(self, member: Member) -> None:
+        """Raises if the program has called a part of the module under no_sync, while a forward pass
+        of the wrapper waits. Without such a forward pass, the gradient may be that of one whose
+        outputs were not found."""
+        if member.syncs() or all(forward.done for forward in member.forwards):
+            return
+        raise Invalid(
+            f"module '{member.name}': a backward pass under no_sync reaches its parameters and goes "
+            "through no output of it, while a forward pass outside of no_sync waits for its backward "
+            "pass: call the wrapper instead of a part of the module, or make this backward pass "
+            "before that forward pass")
 
     def _step(self, members: Iterable[Member], phase: str = "") -> None:
         labels = [label for label in (self.phase, phase) if label]
