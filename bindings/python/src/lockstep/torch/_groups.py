@@ -49,7 +49,8 @@ def name_of(session: Session, group: str) -> bytes:
     PyTorch has a new name for each group, and a session has room for some thousands, which it keeps
     for good. So groups after the first _OWN_NAMES share that many other names in turn. All ranks
     make all of these groups, in one order. Groups that are open at the same time share a name only
-    if that many were made between them."""
+    if that many were made between them. Then ranks that begin their collectives in different orders
+    mix the data of the two groups: docs/torch-distributed.md says so."""
     change = session.world_change()
     world = f"@{change.generation}".encode() if change.changes else b""
     if not group:
