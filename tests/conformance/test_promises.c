@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FOREVER LOCKSTEP_WAIT_FOREVER
 #define CLOSE_MS 2000
@@ -147,11 +148,46 @@ static void what_is_declared_before_an_error_stays(const struct setting *setting
     ranks_run(setting, unused_body, NULL);
 }
 
+// A whole session without config.log, with an error in it.
+static void silent_body(struct rank *rank)
+{
+    struct lockstep_config config = rank_config(rank);
+    lockstep_session *session;
+    float value = 1;
+    config.log = NULL;
+    RANK_OK(rank, lockstep_open(&config, &session));
+    RANK_OK(rank, lockstep_start(session));
+    RANK_OK(rank,
+            lockstep_allreduce(session, "sum", &value, 1, LOCKSTEP_FLOAT32, LOCKSTEP_SUM, FOREVER));
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(session, NULL));
+    RANK_OK(rank, lockstep_close(session));
+}
+
+static void nothing_is_printed(const struct setting *setting)
+{
+    FILE *file = tmpfile();
+    const int kept[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    assert_non_null(file);
+    fflush(stdout);
+    dup2(fileno(file), STDOUT_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    ranks_run_test(
+        &(struct cluster_test){.setting = setting, .body = silent_body, .without_session = true});
+    fflush(stdout);
+    for (int fd = 0; fd < 2; fd++) {
+        dup2(kept[fd], STDOUT_FILENO + fd);
+        close(kept[fd]);
+    }
+    assert_int_equal(lseek(fileno(file), 0, SEEK_END), 0);
+    fclose(file);
+}
+
 int main(void)
 {
     static const uint32_t two[] = {2, 0};
     static const struct stamp stamps[] = {
         {"the_version_is_that_of_the_header", the_version_is_that_of_the_header, two},
+        {"nothing_is_printed", nothing_is_printed, two},
         {"descriptions_are_copied", descriptions_are_copied, two},
         {"a_close_takes_two_seconds_at_most", a_close_takes_two_seconds_at_most, NULL},
         {"a_wait_frees_the_work", a_wait_frees_the_work, two},
