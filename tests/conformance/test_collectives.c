@@ -852,11 +852,46 @@ static void late_overflow_body(struct rank *rank)
     trainer_end(rank);
 }
 
+// Adds to counters "NAME 0", "NAME 1" and so on.
+static void add_to_counters(struct rank *rank, const char *prefix, uint32_t count, int64_t delta)
+{
+    char name[32];
+    for (uint32_t i = 0; i < count; i++) {
+        snprintf(name, sizeof(name), "%s %" PRIu32, prefix, i);
+        RANK_OK(rank, lockstep_counter_add(rank->session, name, delta));
+    }
+}
+
+// Rank 0 adds 1 and -1 to sixteen counters, so only rank 0 knows them, and the others add to
+// fifteen. In the next step rank 0 adds to all of these.
+static void known_to_one_body(struct rank *rank)
+{
+    RANK_OK(rank, lockstep_start(rank->session));
+    if (rank->rank == 0) {
+        add_to_counters(rank, "own", 16, 1);
+        add_to_counters(rank, "own", 16, -1);
+    } else {
+        add_to_counters(rank, "common", 15, 1);
+    }
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+    if (rank->rank == 0) {
+        add_to_counters(rank, "own", 16, 1);
+        add_to_counters(rank, "common", 15, 1);
+    }
+    trainer_begin(rank, NULL);
+    RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, NULL));
+    RANK_SAYS(rank, "16 counters");
+    trainer_begin(rank, NULL);
+    trainer_end(rank);
+}
+
 static void counters_overflow(const struct setting *setting)
 {
     ranks_run(setting, sixteen_body, NULL);
     ranks_run(setting, overflow_body, NULL);
     ranks_run(setting, late_overflow_body, NULL);
+    ranks_run(setting, known_to_one_body, NULL);
 }
 
 // ---- State -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include "worker/order/metric_list.h"
 #include "worker/order/parts.h"
 
+#include <assert.h>
 #include <string.h>
 
 void order_open_merge(void *into, const void *from)
@@ -146,6 +147,7 @@ static void commit_merge_counters(struct commit_wave *a, const struct commit_wav
     uint32_t count = 0;
     uint32_t i = 0;
     uint32_t j = 0;
+    assert(a->counter_count <= LOCKSTEP_MAX_COUNTERS && b->counter_count <= LOCKSTEP_MAX_COUNTERS);
     while (i < a->counter_count || j < b->counter_count) {
         if (j >= b->counter_count ||
             (i < a->counter_count && a->counters[i].name < b->counters[j].name)) {

@@ -89,19 +89,24 @@ static int counter_compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+// The table may have more pending names than a wave: those that only this rank knows, beside those
+// that other ranks have added to since.
 void counter_contribute(struct lockstep_session *session, struct commit_wave *wave)
 {
+    struct counter_delta deltas[COUNTER_ENTRIES];
+    uint32_t count = 0;
     mutex_assert_held(&session->mutex);
-    wave->counter_count = 0;
     for (uint32_t i = 0; i < COUNTER_ENTRIES; i++) {
         struct counter *counter = &session->counters.table[i];
         if (counter->pending == 0)
             continue;
-        wave->counters[wave->counter_count++] =
-            (struct counter_delta){.name = counter->hash, .delta = counter->pending};
+        deltas[count++] = (struct counter_delta){.name = counter->hash, .delta = counter->pending};
         counter->pending = 0;
     }
-    qsort(wave->counters, wave->counter_count, sizeof(wave->counters[0]), counter_compare);
+    qsort(deltas, count, sizeof(deltas[0]), counter_compare);
+    wave->counter_overflow = count > LOCKSTEP_MAX_COUNTERS;
+    wave->counter_count = wave->counter_overflow ? LOCKSTEP_MAX_COUNTERS : count;
+    memcpy(wave->counters, deltas, wave->counter_count * sizeof(deltas[0]));
 }
 
 void counter_drop_locked(struct lockstep_session *session)
