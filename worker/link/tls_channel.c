@@ -216,8 +216,9 @@ void tls_channel_free(struct tls_channel *channel)
 
 // ---- bytes --------------------------------------------------------------------------------------
 
-// Finds the reason why an OpenSSL function failed. Returns 0: the other side has ended; -1: see
-// errno.
+// Finds the reason why an OpenSSL function failed. SSL_get_error also reads the thread's queue of
+// errors, in which other code of the process may have left some: the caller empties it before the
+// function. Returns 0: the other side has ended; -1: see errno.
 static int channel_failure(struct tls_channel *channel, int returned)
 {
     const int kind = SSL_get_error(channel->ssl, returned);
@@ -260,6 +261,7 @@ int tls_channel_meet(struct tls_channel *channel)
         errno = channel->error;
         return -1;
     }
+    ERR_clear_error();
     const int returned = SSL_do_handshake(channel->ssl);
     int status = returned == 1 ? 1 : channel_failure(channel, returned);
     if (status == 0) // The connection ended before the handshake did.
@@ -300,6 +302,7 @@ ssize_t tls_channel_send(struct tls_channel *channel, const void *bytes, size_t 
         return -1;
     channel_rekey(channel);
     const size_t most = size < CRYPTO_RECORD_BYTES ? size : CRYPTO_RECORD_BYTES;
+    ERR_clear_error();
     const int taken = SSL_write(channel->ssl, bytes, (int)most);
     if (taken <= 0)
         return channel_failure(channel, taken) == 0 ? (errno = EPIPE, -1) : -1;
@@ -309,6 +312,7 @@ ssize_t tls_channel_send(struct tls_channel *channel, const void *bytes, size_t 
 
 ssize_t tls_channel_receive(struct tls_channel *channel, void *bytes, size_t size)
 {
+    ERR_clear_error();
     const int received = SSL_read(channel->ssl, bytes, size < INT32_MAX ? (int)size : INT32_MAX);
     return received > 0 ? received : channel_failure(channel, received);
 }
