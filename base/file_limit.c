@@ -3,6 +3,7 @@
 #include "base/file_limit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <time.h>
 
 static bool file_limit_pending(void)
@@ -17,12 +18,17 @@ static void file_limit_set(sigset_t *set)
     sigaddset(set, SIGXFSZ);
 }
 
+static void file_limit_block(struct file_limit *limit, const sigset_t *set)
+{
+    pthread_sigmask(SIG_BLOCK, set, &limit->before);
+    limit->pending = file_limit_pending();
+}
+
 void file_limit_begin(struct file_limit *limit)
 {
     sigset_t set;
     file_limit_set(&set);
-    pthread_sigmask(SIG_BLOCK, &set, &limit->before);
-    limit->pending = file_limit_pending();
+    file_limit_block(limit, &set);
 }
 
 void file_limit_end(const struct file_limit *limit)
@@ -35,4 +41,16 @@ void file_limit_end(const struct file_limit *limit)
         (void)sigtimedwait(&set, NULL, &now);
     pthread_sigmask(SIG_SETMASK, &limit->before, NULL);
     errno = number;
+}
+
+int file_limit_fill(int fd, uint64_t bytes)
+{
+    struct file_limit limit;
+    sigset_t set;
+    sigfillset(&set);
+    file_limit_block(&limit, &set);
+    const int error = posix_fallocate(fd, 0, (off_t)bytes);
+    file_limit_end(&limit);
+    errno = error;
+    return error == 0 ? 0 : -1;
 }

@@ -10,6 +10,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct file_limit {
     sigset_t before;
@@ -18,5 +19,12 @@ struct file_limit {
 
 void file_limit_begin(struct file_limit *limit);
 void file_limit_end(const struct file_limit *limit); // Preserves errno.
+
+// Allocates the pages or blocks of a file that has none yet, `bytes` from its beginning. An access
+// to memory that is mapped from there cannot raise SIGBUS then. The file grows if it is smaller.
+// Meanwhile the thread gets no signals: one would end the call with EINTR, and the kernel would
+// free the pages again, so that a program with a fast timer would never get them. Returns 0, or -1
+// with errno.
+int file_limit_fill(int fd, uint64_t bytes);
 
 #endif

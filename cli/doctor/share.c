@@ -8,6 +8,7 @@
 
 #include "cli/doctor/share.h"
 
+#include "base/file_limit.h"
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>
@@ -106,7 +107,7 @@ static enum share_part share_make(struct share *share)
     share->memory_fd = share_memfd();
     if (share->memory_fd < 0)
         return SHARE_MEMFD;
-    if (fallocate(share->memory_fd, 0, 0, (off_t)SHARE_BYTES) < 0)
+    if (file_limit_fill(share->memory_fd, SHARE_BYTES) < 0)
         return SHARE_FALLOCATE;
     if (fcntl(share->memory_fd, F_ADD_SEALS, SHARE_SEALS) < 0)
         return SHARE_SEAL;

@@ -31,14 +31,8 @@ static int memory_create(void)
 // Allocates all pages now, because a page that cannot be allocated later would cause a bus error.
 static int memory_fill(int fd)
 {
-    struct file_limit limit;
-    int status = 0;
-    file_limit_begin(&limit);
-    do
-        status = fallocate(fd, 0, 0, sizeof(struct shm_memory));
-    while (status < 0 && errno == EINTR);
-    file_limit_end(&limit);
-    return status < 0 ? -1 : fcntl(fd, F_ADD_SEALS, SHM_SEALS);
+    return file_limit_fill(fd, sizeof(struct shm_memory)) < 0 ? -1
+                                                              : fcntl(fd, F_ADD_SEALS, SHM_SEALS);
 }
 
 struct shm_memory *shm_memory_map(int fd)

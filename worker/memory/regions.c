@@ -166,13 +166,11 @@ static void region_populate(void *memory, size_t bytes)
     (void)madvise(memory, bytes, MADV_POPULATE_WRITE);
 }
 
-// Sets the size of the file (fill false), or allocates all of its pages (fill true).
-static int region_resize(const struct region *region, bool fill)
+static int region_resize(const struct region *region)
 {
     struct file_limit limit;
     file_limit_begin(&limit);
-    const int status = fill ? fallocate(region->fd, 0, 0, (off_t)region->bytes)
-                            : ftruncate(region->fd, (off_t)region->bytes);
+    const int status = ftruncate(region->fd, (off_t)region->bytes);
     file_limit_end(&limit);
     return status;
 }
@@ -183,14 +181,14 @@ static int region_open(struct region *region)
     region->fd = memfd_create("lockstep-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (region->fd < 0)
         return -errno;
-    if (region_resize(region, false) == 0 && fcntl(region->fd, F_ADD_SEALS, REGION_SEALS) == 0) {
+    if (region_resize(region) == 0 && fcntl(region->fd, F_ADD_SEALS, REGION_SEALS) == 0) {
         void *memory = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, 0);
         region->memory = memory == MAP_FAILED ? NULL : memory;
     }
     if (region->memory) {
         region_populate(region->memory, region->bytes);
         // Allocates the pages that madvise has not allocated, or fails.
-        if (region_resize(region, true) == 0)
+        if (file_limit_fill(region->fd, region->bytes) == 0)
             return 0;
     }
     const int error = errno;

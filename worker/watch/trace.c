@@ -58,21 +58,15 @@ static int trace_make_file(const struct config *config, const struct uuid *uuid,
 {
     int error;
     char reason[64];
-    struct file_limit limit;
     trace_path(config, uuid, trace);
     errno = ENAMETOOLONG;
     const int fd =
         trace->path[0] == '\0'
             ? -1
             : open(trace->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    error = fd < 0 ? errno : 0;
-    if (fd >= 0) {
-        file_limit_begin(&limit);
-        error = posix_fallocate(fd, 0, (off_t)TRACE_BYTES);
-        file_limit_end(&limit);
-    }
-    if (error == 0)
+    if (fd >= 0 && file_limit_fill(fd, TRACE_BYTES) == 0)
         return fd;
+    error = errno;
     log_event(log, LOG_LEVEL_WARN, "trace_dir_refused", "path=%s text=%s", config->trace_dir,
               strerror_r(error, reason, sizeof(reason)));
     if (fd >= 0) {

@@ -42,22 +42,13 @@ static bool board_map_memory(struct board *board, uint32_t seats, uint64_t slot_
     return true;
 }
 
-static bool board_fill(int fd, uint64_t bytes)
-{
-    struct file_limit limit;
-    file_limit_begin(&limit);
-    const bool filled = ftruncate(fd, (off_t)bytes) == 0 && fallocate(fd, 0, 0, (off_t)bytes) == 0;
-    file_limit_end(&limit);
-    return filled;
-}
-
 int board_make(struct board *board, uint32_t seats, uint64_t slot_bytes)
 {
     const uint64_t bytes = board_bytes(seats, slot_bytes);
     const int fd = memfd_create("lockstep-board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -1;
-    if (board_fill(fd, bytes) && fcntl(fd, F_ADD_SEALS, BOARD_SEALS) == 0 &&
+    if (file_limit_fill(fd, bytes) == 0 && fcntl(fd, F_ADD_SEALS, BOARD_SEALS) == 0 &&
         board_map_memory(board, seats, slot_bytes, fd)) {
         board->head->magic = BOARD_MAGIC;
         board->head->seats = seats;
