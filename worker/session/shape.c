@@ -117,25 +117,6 @@ static int side_compare(const void *a, const void *b)
     return p[0] < q[0] ? -1 : p[0] > q[0];
 }
 
-// Returns true if two parts of the output overlap, or if that cannot be found out.
-static bool side_overlaps(const struct shape_side *side, uint32_t size)
-{
-    uint64_t(*parts)[2] = calloc(size, sizeof(*parts));
-    uint32_t count = 0;
-    bool overlaps = !parts;
-    for (uint32_t i = 0; parts && i < size; i++) {
-        parts[count][0] = side->offsets[i];
-        parts[count][1] = side_count(side, i);
-        count += parts[count][1] > 0;
-    }
-    if (parts)
-        qsort(parts, count, sizeof(*parts), side_compare);
-    for (uint32_t i = 1; parts && i < count; i++)
-        overlaps = overlaps || parts[i][0] - parts[i - 1][0] < parts[i - 1][1];
-    free(parts);
-    return overlaps;
-}
-
 // ---- In place ----------------------------------------------------------------------------------
 
 static bool shape_is(const struct shape *shape, lockstep_collective_kind kind)
@@ -211,6 +192,28 @@ static bool shape_lacks(const struct shape_side *side)
     return !side->memory && side->end > 0;
 }
 
+// A failure if two parts of the output overlap.
+static int shape_check_parts(const struct shape *shape)
+{
+    const struct shape_side *side = &shape->output;
+    uint64_t(*parts)[2] = calloc(shape->size, sizeof(*parts));
+    uint32_t count = 0;
+    bool overlaps = false;
+    if (!parts)
+        return error_set(LOCKSTEP_E_SYSTEM, "%s '%s': no memory", shape_name(shape->what->kind),
+                         shape->what->name);
+    for (uint32_t i = 0; i < shape->size; i++) {
+        parts[count][0] = side->offsets[i];
+        parts[count][1] = side_count(side, i);
+        count += parts[count][1] > 0;
+    }
+    qsort(parts, count, sizeof(*parts), side_compare);
+    for (uint32_t i = 1; i < count; i++)
+        overlaps = overlaps || parts[i][0] - parts[i - 1][0] < parts[i - 1][1];
+    free(parts);
+    return overlaps ? shape_fails(shape, "parts of output overlap") : 0;
+}
+
 static int shape_check(struct shape *shape)
 {
     if (shape_lacks(&shape->output))
@@ -219,9 +222,11 @@ static int shape_check(struct shape *shape)
         return shape_fails(shape, "input is NULL, and elements come from there");
     if (shape_is(shape, LOCKSTEP_ALL_TO_ALL) && shape->input.own_count != shape->output.own_count)
         return shape_fails(shape, "input_counts and output_counts differ in this rank's own part");
-    if (shape->output.form == SHAPE_PARTS && shape->output.offsets &&
-        side_overlaps(&shape->output, shape->size))
-        return shape_fails(shape, "parts of output overlap");
+    if (shape->output.form == SHAPE_PARTS && shape->output.offsets) {
+        const int status = shape_check_parts(shape);
+        if (status < 0)
+            return status;
+    }
     shape->in_place = !shape->copies && shape_meet(shape);
     if (shape->in_place && !shape_may_meet(shape))
         return shape_fails(
