@@ -157,7 +157,7 @@ int stage_begin(const struct lockstep_session *session, struct shape *shape, boo
         ranges_unite(&in, &out);
     else
         out.place = (in.bytes + STAGE_ALIGNMENT - 1) / STAGE_ALIGNMENT * STAGE_ALIGNMENT;
-    struct stage *stage = stage_make(device, shape, out.place + out.bytes + in.bytes);
+    struct stage *stage = stage_make(device, shape, out.place + out.bytes);
     if (!stage)
         return stage_fails(shape, device_failed(device));
     uint8_t *to = shape->output.memory;
