@@ -4,12 +4,15 @@
 
 #include "worker/link/stream.h"
 
+#include "base/clock.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 // The size of the longest element; the fraction of an element that waits is shorter.
 #define STREAM_ELEMENT_BYTES 8
+#define STREAM_TORN_MS 1000 // How long a stream waits for the rest of an element.
 
 static_assert(STREAM_STAGING_BYTES >= LOCKSTEP_FRAME_HEADER_BYTES + STREAM_ELEMENT_BYTES,
               "a header must fit, wherever it begins");
@@ -419,16 +422,18 @@ static uint32_t stream_account(struct stream *stream, const struct stream_plan *
 
 // A call returned fewer bytes than had certainly arrived, and ended inside an element. That has
 // never been seen. This function waits for the missing bytes, because user memory must not have a
-// torn element. Returns false if the link ended first; then this element is lost.
+// torn element. Returns false if the link ended first, or if the bytes have not come after
+// STREAM_TORN_MS; then this element is lost.
 static bool stream_complete_element(struct stream *stream, uint32_t bytes)
 {
+    const uint64_t deadline_ms = clock_now_ms() + STREAM_TORN_MS;
     while (bytes > 0) {
         struct iovec vector;
         uint64_t covered = 0;
         if (extent_vectors(stream->target.cursor, EXTENT_OUT, bytes, &vector, 1, &covered) != 1)
             return false;
         const ssize_t received = stream->link->ops->receive(stream->link, &vector, 1);
-        if (received == 0 || (received < 0 && errno != EAGAIN))
+        if (received == 0 || (received < 0 && (errno != EAGAIN || clock_now_ms() >= deadline_ms)))
             return false;
         if (received < 0)
             continue;
