@@ -313,6 +313,16 @@ static bool transport_report_lost(struct transport *transport)
     return false;
 }
 
+static bool transport_report_lack(struct transport *transport)
+{
+    const struct transport_events *events = &transport->flows.events;
+    const bool lacks = transport->flows.lacks;
+    transport->flows.lacks = false;
+    if (lacks && events->peer_lost)
+        events->peer_lost(events->context, transport->flows.world.rank, LOSS_HERE, peer_no_memory);
+    return lacks;
+}
+
 static bool transport_dispatch(struct transport *transport)
 {
     bool any = false;
@@ -320,6 +330,7 @@ static bool transport_dispatch(struct transport *transport)
            (transport->headers.count > 0 && headers_report(transport)) ||
            transport_report_work(transport) || further_report(transport) ||
            farewell_report(transport) || transport_report_lost(transport) ||
+           transport_report_lack(transport) ||
            (transport->flows.mates.untold > 0 && deaths_report(transport)) ||
            (transport->ports.untold > 0 && ports_report(transport)))
         any = true;

@@ -211,8 +211,7 @@ static void flow_launch_on(struct flows *flows, struct collective *collective,
     atomic_store_explicit(&collective->held_ms, 0, memory_order_relaxed);
     collective->state = flow;
     if (!flow) {
-        if (flows->ring.successor)
-            peer_lose(flows->ring.successor, peer_no_memory);
+        peers_lack(flows);
         return;
     }
     flow->collective = collective;

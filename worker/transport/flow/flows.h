@@ -121,6 +121,7 @@ struct flows {
     struct thread_id_check thread;
     bool formed; // True once all links are proven and measured.
     bool formed_reported; // True once formed() or form_failed() was reported.
+    bool lacks; // True until it is reported that this rank, alone in its world, lacks memory.
     uint64_t agreed_bytes_per_s; // Bandwidth of the slowest link of all; 0: not agreed yet.
     struct list buckets[FLOWS_BUCKETS];
     uint32_t frames_parked;

@@ -49,6 +49,14 @@ void peer_lose_silent(struct peer_link *peer)
     peer_lose(peer, "its host has been silent for too long");
 }
 
+void peers_lack(struct flows *flows)
+{
+    if (flows->ring.successor)
+        peer_lose(flows->ring.successor, peer_no_memory);
+    else
+        flows->lacks = true;
+}
+
 // ---- links --------------------------------------------------------------------------------------
 
 struct peer_link *peer_of_rank(struct flows *flows, uint32_t rank)

@@ -140,6 +140,9 @@ void peer_lose(struct peer_link *peer, const char *text);
 // As peer_lose, for a peer that sent impossible data (LOSS_IMPOSSIBLE). Its link stays open until
 // the job has ended. With one of the texts above the loss is LOSS_HERE.
 void peer_lose_impossible(struct peer_link *peer, const char *text);
+// This rank has no memory for a collective or a wave: loses the ring successor, or, in a world of
+// one, makes the transport report LOSS_HERE of this rank.
+void peers_lack(struct flows *flows);
 // As peer_lose, for a peer whose host no longer acknowledges data (LOSS_SILENT).
 void peer_lose_silent(struct peer_link *peer);
 // Returns the link to a rank. NULL: this rank has none.

@@ -169,8 +169,7 @@ void wave_join(struct flows *flows, struct wave *wave)
     struct wave_state *state = scratch_get(&flows->pools.wave_states);
     wave->state = state;
     if (!state) {
-        if (flows->ring.successor)
-            peer_lose(flows->ring.successor, peer_no_memory);
+        peers_lack(flows);
         return;
     }
     *state = (struct wave_state){.wave = wave};
