@@ -35,7 +35,7 @@ size_t coordinator_bytes(void)
 }
 
 static_assert(offsetof(struct coordinator, words) <= 88 * 1024 * 1024 &&
-                  sizeof(struct coordinator) <= 280 * 1024 * 1024,
+                  sizeof(struct coordinator) <= 344 * 1024 * 1024,
               "a small daemon stays small");
 
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config)

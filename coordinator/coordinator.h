@@ -229,7 +229,7 @@ struct coordinator_sink {
     void *context;
 };
 
-// Returns the bytes of memory that coordinator_init needs, at most 280 MiB. The memory need not be
+// Returns the bytes of memory that coordinator_init needs, at most 344 MiB. The memory need not be
 // zero, and most of it is touched only when there are many jobs, workers and parameters.
 size_t coordinator_bytes(void);
 struct coordinator *coordinator_init(void *memory, const struct coordinator_config *config);

@@ -8,8 +8,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#define RECORDS_HEAD 2 // Words of a record's head.
-
 const char records_full[] = "reported more than a ballot can hold";
 
 static uint64_t record_key(enum record_kind kind, uint32_t rank, uint32_t position)
@@ -50,7 +48,7 @@ void records_drop(struct records *records, uint32_t rank)
         uint64_t *head = &records->words[at];
         if (record_rank(head) == rank)
             head[0] = record_key(RECORD_NONE, rank, 0);
-        at += RECORDS_HEAD + record_total(head);
+        at += LOCKSTEP_RECORD_HEAD + record_total(head);
     }
 }
 
@@ -64,8 +62,8 @@ bool records_next(const struct records *records, uint32_t *at, struct record *re
                               .position = (uint32_t)head[0],
                               .total = record_total(head),
                               .whole = record_total(head) == record_arrived(head),
-                              .words = head + RECORDS_HEAD};
-    *at += RECORDS_HEAD + record->total;
+                              .words = head + LOCKSTEP_RECORD_HEAD};
+    *at += LOCKSTEP_RECORD_HEAD + record->total;
     return true;
 }
 
@@ -100,7 +98,7 @@ static uint64_t *records_head(struct records *records, uint64_t key)
         uint64_t *head = &records->words[at];
         if (head[0] == key)
             return head;
-        at += RECORDS_HEAD + record_total(head);
+        at += LOCKSTEP_RECORD_HEAD + record_total(head);
     }
     return NULL;
 }
@@ -108,9 +106,9 @@ static uint64_t *records_head(struct records *records, uint64_t key)
 static uint64_t *records_begin(struct records *records, uint64_t key, uint32_t total)
 {
     uint64_t *head = &records->words[records->used];
-    if (LOCKSTEP_BALLOT_WORDS - records->used < RECORDS_HEAD + total)
+    if (LOCKSTEP_BALLOT_WORDS - records->used < LOCKSTEP_RECORD_HEAD + total)
         return NULL;
-    records->used += RECORDS_HEAD + total;
+    records->used += LOCKSTEP_RECORD_HEAD + total;
     head[0] = key;
     head[1] = record_size(total, 0);
     return head;
@@ -131,7 +129,7 @@ const char *records_add(struct records *records, uint32_t rank, const struct rec
     if (record_total(head) != part->total || record_arrived(head) != part->first ||
         part->count > part->total - part->first)
         return "reported a record whose parts do not fit together";
-    memcpy(head + RECORDS_HEAD + part->first, part->words, part->count * sizeof(head[0]));
+    memcpy(head + LOCKSTEP_RECORD_HEAD + part->first, part->words, part->count * sizeof(head[0]));
     head[1] = record_size(part->total, part->first + part->count);
     return NULL;
 }

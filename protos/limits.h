@@ -139,8 +139,10 @@ static_assert(LOCKSTEP_MAX_PARAMETERS / LOCKSTEP_BUCKET_PARAMETERS + LOCKSTEP_MA
 #define LOCKSTEP_CHAIN 8 // Open generations (rule M3 of docs/internals/membership.md).
 #define LOCKSTEP_RECORD_PART 1024 // Words of a record of recovery in one message.
 #define LOCKSTEP_MAX_RECORD_WORDS 65536 // Words of one record of recovery.
-// Words of all records of one ballot: the reports of 1,024 ranks with 16 unfinished slots each fit.
-#define LOCKSTEP_BALLOT_WORDS (1 << 18)
+// Words of all records of one ballot: the reports of 1,024 ranks with 16 unfinished slots each fit
+// (ORDER_REPORT_WORDS).
+#define LOCKSTEP_BALLOT_WORDS (384 * LOCKSTEP_MAX_WORLD)
+#define LOCKSTEP_RECORD_HEAD 2 // Words of such a record besides its own.
 #define LOCKSTEP_ROW_WORDS 3 // Words of a row in RECORD_ROWS.
 #define LOCKSTEP_REDO_ROWS (LOCKSTEP_MAX_RECORD_WORDS / LOCKSTEP_ROW_WORDS) // Rows of one slot.
 #define LOCKSTEP_REACH_RANKS 32 // Ranks whose addresses one message asks for.

@@ -217,6 +217,15 @@ static_assert(sizeof(struct open_wave) <= LOCKSTEP_WAVE_BYTES, "an open wave fit
 static_assert(sizeof(struct close_wave) <= LOCKSTEP_WAVE_BYTES, "a close wave fits");
 static_assert(sizeof(struct commit_wave) <= LOCKSTEP_WAVE_BYTES, "a commit wave fits");
 
+// The longest report of a rank in a ballot (worker/engine/recovery.c) with this number of
+// unfinished slots, in words: the results of three waves, the sets of slots that are given and
+// final, and one run of each unfinished slot.
+#define ORDER_REPORT_WORDS(slots) \
+    ((sizeof(struct commit_wave) + sizeof(struct open_wave) + sizeof(struct close_wave)) / 8 + \
+     2 * LOCKSTEP_SLOT_WORDS + 5 * LOCKSTEP_RECORD_HEAD + (slots) * (LOCKSTEP_RECORD_HEAD + 3))
+static_assert(ORDER_REPORT_WORDS(16) * LOCKSTEP_MAX_WORLD <= LOCKSTEP_BALLOT_WORDS,
+              "the reports of all ranks fit in a ballot");
+
 // Limits of what a wave may name; equal on all ranks.
 struct wave_bounds {
     uint32_t module_count;
