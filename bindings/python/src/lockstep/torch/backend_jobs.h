@@ -53,14 +53,15 @@ struct job : std::enable_shared_from_this<job> {
     std::condition_variable changed;
     std::deque<lockstep_work *> handles;
     size_t begun = 0;
-    std::exception_ptr error;
+    std::exception_ptr error; // Constant once `done` is true.
     bool claimed = false; // True while a thread may ask the library for the first handle.
-    bool attended = false; // True if the job completes without a thread that waits for it.
     bool notified = false; // True if the first handle will wake a thread.
     std::vector<c10::intrusive_ptr<at::ivalue::Future>> futures;
     // Atomic.
     std::atomic<bool> done{false}; // Set under the mutex.
     std::atomic<bool> helped{false}; // True if a thread waits for the job without a timeout.
+    // True if the job completes without a thread that waits for it. Set under the mutex.
+    std::atomic<bool> attended{false};
 
     std::string describe() const;
     void check_members() const;
@@ -70,6 +71,7 @@ struct job : std::enable_shared_from_this<job> {
     void attend();
     void ask(uint32_t timeout_ms);
     bool look();
+    bool failed_already();
     void complete();
     void help();
     void wait(milliseconds limit);
@@ -270,10 +272,22 @@ void settle(const c10::intrusive_ptr<at::ivalue::Future> &future, const job &one
         future->markCompleted(at::IValue(one.result));
 }
 
+// True if the job has failed and none of its collectives is in flight.
+bool job::failed_already()
+{
+    std::lock_guard<std::mutex> guard(mutex);
+    return error && handles.empty();
+}
+
 void job::complete()
 {
+    bool failed;
+    {
+        std::lock_guard<std::mutex> guard(mutex);
+        failed = bool(error);
+    }
     try {
-        if (!error && !(quotients.empty() && copies.empty())) {
+        if (!failed && !(quotients.empty() && copies.empty())) {
             at::NoGradGuard no_grad;
             for (Tensor &sum : quotients)
                 sum.div_(size, "trunc");
@@ -283,7 +297,9 @@ void job::complete()
                 c10::impl::VirtualGuardImpl(device->type()).getStream(*device).synchronize();
         }
     } catch (...) {
-        error = std::current_exception();
+        std::lock_guard<std::mutex> guard(mutex);
+        if (!error)
+            error = std::current_exception();
     }
     keep.clear();
     quotients.clear();
@@ -418,7 +434,11 @@ void engine::start(const job_ptr &one, bool waits)
             }
             one->release();
         } else {
-            one->error = error_after(*one, status);
+            {
+                std::lock_guard<std::mutex> guard(one->mutex);
+                if (!one->error)
+                    one->error = error_after(*one, status);
+            }
             ended_one(one->lane);
             one->complete();
             if (one->error)
@@ -432,7 +452,7 @@ void engine::start(const job_ptr &one, bool waits)
             for (const job_ptr &other : jobs)
                 if (other->lane == one->lane)
                     other->attend();
-        } else if (one->error && one->handles.empty()) {
+        } else if (one->failed_already()) {
             jobs.erase(one);
             one->done = true;
             std::rethrow_exception(one->error);
@@ -472,7 +492,7 @@ void engine::pump_locked()
         while (!ended && !queued.empty() && begin_locked(queued.front())) {
             const job_ptr one = queued.front();
             queued.pop_front();
-            if (one->error && one->handles.empty()) // The collective never began.
+            if (one->failed_already())
                 submit([one] { one->look(); });
         }
 }
@@ -535,6 +555,8 @@ void engine::stop()
         std::vector<c10::intrusive_ptr<at::ivalue::Future>> left;
         {
             std::lock_guard<std::mutex> guard(one->mutex);
+            if (one->done) // It ended meanwhile.
+                continue;
             if (!one->error)
                 one->error = std::make_exception_ptr(failure(
                     LOCKSTEP_E_CLOSED, one->describe() + " was in flight when the session closed"));
