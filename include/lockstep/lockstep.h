@@ -908,9 +908,10 @@ LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *param
  * Blocks: no. Threads: the trainer's. Returns: E_INVALID when the call has ended. */
 LOCKSTEP_API int lockstep_call_abort(lockstep_call *call);
 /* Waits until the gradients of one call are averaged, before the end of the step. Then they may be
- * read, in every replica. The call must have ended, and its gradients must travel: it is the last
- * one of calls_per_step, or any call with separate_calls. Gradients that the call shares with a
- * module that owns them (LOCKSTEP_PARAMETER_SHARED) are waited for, too. On devices, the result of
+ * read, in every replica. Their memory is given for no other gradient before the step ends. The
+ * call must have ended, and its gradients must travel: it is the last one of calls_per_step, or any
+ * call with separate_calls. Gradients that the call shares with a module that owns them
+ * (LOCKSTEP_PARAMETER_SHARED) are waited for, too. On devices, the result of
  * a gradient that no ended call reported is written after all work that the legacy default stream
  * was given before this function was called. A trainer that writes a gradient before
  * lockstep_step_end must not expect the gradient to be intact or final when a rank dies, and with

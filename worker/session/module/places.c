@@ -253,23 +253,18 @@ static int place_check_tied(const struct placed *placed, const struct given_plac
 
 // ---- Overlaps ----------------------------------------------------------------------------------
 
-// A failure if the range overlaps a place in the tree. A place whose results lockstep_call_wait has
-// returned is free again, and is removed from the tree.
-static int place_check_given(struct lockstep_session *session, const struct placed *placed,
+// A failure if the range overlaps a place in the tree. A place is taken until the window ends, also
+// when its results are there: another rank may take them from here (config.on_failure continue).
+static int place_check_given(const struct lockstep_session *session, const struct placed *placed,
                              const struct range *range)
 {
     char name[4 * LOCKSTEP_NAME_BYTES];
-    for (;;) {
-        struct given_place *other = tree_find(session->places.given, range->begin);
-        if (!other || other->begin >= range->end)
-            return 0;
-        if (!other->contribution->returned)
-            return place_overlap_error(
-                placed, range, &(struct range){other->begin, other->end},
-                place_name(&other->by, other->contribution, other->replica, name, sizeof(name)));
-        tree_remove(&session->places.given, other);
-        other->window = 0;
-    }
+    const struct given_place *other = tree_find(session->places.given, range->begin);
+    if (!other || other->begin >= range->end)
+        return 0;
+    return place_overlap_error(
+        placed, range, &(struct range){other->begin, other->end},
+        place_name(&other->by, other->contribution, other->replica, name, sizeof(name)));
 }
 
 // True if a gradient uses its registered memory in this window: it was reported there, or its
@@ -280,7 +275,7 @@ static bool place_is_taken(const struct overlap_place *known)
     const struct contribution *contribution = &module->contributions[0];
     struct gradient *gradient = &contribution->gradients[known->index];
     const struct home name = {(struct lockstep_module *)(uintptr_t)module, known->index};
-    if (!module->shapes[known->index].trainable || contribution->returned ||
+    if (!module->shapes[known->index].trainable ||
         place_is_given(place_of(contribution, known->replica, known->index)))
         return false;
     place_watch(contribution, known->index);
@@ -397,8 +392,6 @@ int places_check_free(struct lockstep_session *session, uintptr_t begin, uintptr
         return 0;
     mutex_lock(&session->places.mutex);
     place = tree_find(session->places.given, begin);
-    while (place && place->contribution->returned)
-        place = tree_find(session->places.given, place->end);
     if (place && place->begin < end)
         status = error_set(
             LOCKSTEP_E_INVALID,

@@ -71,8 +71,8 @@ void places_window_begin(struct lockstep_session *session);
 int places_check_locked(struct lockstep_session *session, const struct placed *placed);
 // Records memory that was checked. Any thread, in the same critical section.
 void places_take_locked(struct lockstep_session *session, const struct placed *placed);
-// 0, or a failure if a gradient was given a place in [begin, end) in the open step or window, and
-// the place is not free again. Trainer.
+// 0, or a failure if a gradient was given a place in [begin, end) in the open step or window.
+// Trainer.
 int places_check_free(struct lockstep_session *session, uintptr_t begin, uintptr_t end);
 // True if the registered memory of a gradient that this rank has not used was given for another
 // gradient in this window. Any thread.
