@@ -1176,10 +1176,10 @@ LOCKSTEP_API int lockstep_session_fd(lockstep_session *session, int *fd);
  * groups of other ranks may have the same name. After a death (config.on_failure continue) a group
  * has the members that are left, in their order. Blocks: until all members have called it. Threads:
  * the trainer's. Returns: E_CHANGED if a rank has died; E_INVALID at once for a rank that is not in
- * `ranks`, and for the 65th open group; E_MISMATCH on every rank if members wait with other names
- * or other ranks, after about a second; the text has both calls. A group that is made again with
- * the same name and ranks has names of its own. The names of a closed group's collectives make room
- * for new ones. */
+ * `ranks`, for the 65th open group, and when the session has made 2^20 groups of different names
+ * and ranks; E_MISMATCH on every rank if members wait with other names or other ranks, after about
+ * a second; the text has both calls. A group that is made again with the same name and ranks has
+ * names of its own. The names of a closed group's collectives make room for new ones. */
 LOCKSTEP_API int lockstep_group_create(lockstep_session *session, const uint32_t *ranks,
                                        uint32_t count, const char *name, lockstep_group **group);
 

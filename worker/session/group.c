@@ -243,5 +243,5 @@ void group_free_all(struct lockstep_session *session)
     session->works.group_count = 0;
     free(session->works.made);
     session->works.made = NULL;
-    session->works.made_count = 0;
+    session->works.made_places = session->works.made_count = 0;
 }

@@ -27,41 +27,58 @@ static struct name_use *names_entry_locked(const struct lockstep_session *sessio
     return NULL;
 }
 
-static struct name_use *names_made_entry_locked(const struct lockstep_session *session,
-                                                uint64_t hash)
+// Returns the entry of a group, or the free entry where it belongs. NULL: the table has no places.
+static struct name_use *made_entry(struct name_use *made, size_t places, uint64_t hash)
 {
-    for (uint32_t i = 0; i < session->works.made_count; i++)
-        if (session->works.made[i].hash == hash)
-            return &session->works.made[i];
-    return NULL;
+    size_t i = hash & (places - 1);
+    if (places == 0)
+        return NULL;
+    while (made[i].hash != hash && made[i].hash != 0)
+        i = (i + 1) & (places - 1);
+    return &made[i];
+}
+
+// Doubles the table of makings.
+static bool names_grow_made_locked(struct works *works)
+{
+    const size_t places = works->made_places == 0 ? 8 : 2 * works->made_places;
+    struct name_use *made = calloc(places, sizeof(*made));
+    if (!made)
+        return false;
+    for (size_t i = 0; i < works->made_places; i++)
+        if (works->made[i].hash != 0)
+            *made_entry(made, places, works->made[i].hash) = works->made[i];
+    free(works->made);
+    works->made = made;
+    works->made_places = places;
+    return true;
 }
 
 uint32_t names_uses_locked(const struct lockstep_session *session, uint64_t hash)
 {
     const struct name_use *use = names_entry_locked(session, hash);
     if (!use || use->hash == 0)
-        use = names_made_entry_locked(session, hash);
+        use = made_entry(session->works.made, session->works.made_places, hash);
     return use ? use->uses : 0;
 }
 
-struct name_use *names_made_locked(struct lockstep_session *session, uint64_t hash)
+int names_made_locked(struct lockstep_session *session, uint64_t hash, struct name_use **use)
 {
     struct works *works = &session->works;
-    struct name_use *use = names_made_entry_locked(session, hash);
-    if (use)
-        return use;
-    if ((works->made_count & (works->made_count - 1)) == 0) {
-        const size_t more = works->made_count == 0 ? 1 : 2 * (size_t)works->made_count;
-        struct name_use *made = realloc(works->made, more * sizeof(*made));
-        if (!made) {
-            (void)error_set(LOCKSTEP_E_SYSTEM, "no memory for the name of a group");
-            return NULL;
-        }
-        works->made = made;
-    }
-    use = &works->made[works->made_count++];
-    *use = (struct name_use){.hash = hash};
-    return use;
+    *use = made_entry(works->made, works->made_places, hash);
+    if (*use && (*use)->hash == hash)
+        return 0;
+    if (works->made_count == SESSION_MAX_MADE)
+        return error_set(LOCKSTEP_E_INVALID,
+                         "a session makes at most %d groups of different names and ranks; use a "
+                         "name again instead of numbering it",
+                         SESSION_MAX_MADE);
+    if (works->made_places < 2 * ((size_t)works->made_count + 1) && !names_grow_made_locked(works))
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for the name of a group");
+    *use = made_entry(works->made, works->made_places, hash);
+    (*use)->hash = hash;
+    works->made_count++;
+    return 0;
 }
 
 static bool names_group_is_open(const struct lockstep_session *session, uint64_t space)

@@ -24,6 +24,10 @@ struct name_use {
 // its names.
 #define SESSION_NAME_PLACES (SESSION_MAX_NAMES + 256)
 
+// Groups of different names and ranks that one session makes, one after the other. A program that
+// makes one in every step reaches it after days. The table has 64 MiB then.
+#define SESSION_MAX_MADE (1 << 20)
+
 // True if the name is one of the library's.
 bool names_is_of_library(const char *name);
 
@@ -42,10 +46,11 @@ struct name_use *names_use_locked(struct lockstep_session *session, const char *
                                   const struct lockstep_group *group, uint64_t hash);
 // True if the session may have one more name; else the error text is set.
 bool names_have_room_locked(const struct lockstep_session *session);
-// Returns the entry that counts how often this rank has made the group with this hash of its name
-// and ranks, or NULL with the error text set. Such an entry is never forgotten: each making of a
-// group has names of its own, and members number the makings alike.
-struct name_use *names_made_locked(struct lockstep_session *session, uint64_t hash);
+// Sets *use to the entry that counts how often this rank has made the group with this hash of its
+// name and ranks, valid until the next call. Such an entry is never forgotten: each making of a
+// group has names of its own, and members number the makings alike. E_INVALID for a group too many,
+// E_SYSTEM without memory.
+int names_made_locked(struct lockstep_session *session, uint64_t hash, struct name_use **use);
 // Returns how many collectives with this hash of a name this rank has begun.
 uint32_t names_uses_locked(const struct lockstep_session *session, uint64_t hash);
 

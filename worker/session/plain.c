@@ -420,16 +420,18 @@ static int plain_take_locked(struct lockstep_session *session, struct plain *pla
     const struct lent_range *ranges = plain->ranges;
     const uint32_t count = plain->range_count;
     struct collective_tag tag = {.step = 0};
+    struct name_use *use;
     int status = plain_same_locked(session, plain);
     if (status < 0)
         return status;
     if (plain->any)
         names_make_room_locked(session);
-    struct name_use *use =
-        plain->creates ? names_made_locked(session, plain->space)
-                       : names_use_locked(session, plain->what->name, plain->group, plain->space);
-    if (!use && plain->creates)
-        return LOCKSTEP_E_SYSTEM;
+    if (plain->creates)
+        status = names_made_locked(session, plain->space, &use);
+    else
+        use = names_use_locked(session, plain->what->name, plain->group, plain->space);
+    if (status < 0)
+        return status;
     if (!use || (plain->any && !names_have_room_locked(session)))
         return LOCKSTEP_E_INVALID;
     tag = (struct collective_tag){.space = use->hash, .slot = use->uses};

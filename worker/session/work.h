@@ -109,8 +109,8 @@ struct works {
     struct name_use *names; // [SESSION_NAME_PLACES]: names.h
     uint32_t names_used;
     uint64_t name_number; // Counts the uses of names of groups.
-    struct name_use *made; // [made_count], how often each group was made. The capacity is the power
-                           // of two that has room for them.
+    struct name_use *made; // [made_places]: how often each group was made. A table as `names`.
+    size_t made_places; // A power of two, at least twice made_count, or 0.
     uint32_t made_count;
     // Receives from any source that have no message yet, the oldest first. Each will need one more
     // name.
