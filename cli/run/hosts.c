@@ -311,12 +311,11 @@ static void end_streams(struct hosts *hosts, uint32_t number)
         stream_end(coordinator);
 }
 
-// Ends a host whose ssh was reaped and whose bytes were all taken.
+// Ends a host whose ssh was reaped and whose frames were all taken.
 static void settle(struct hosts *hosts, uint32_t number)
 {
     struct remote *remote = &hosts->remotes[number];
-    if (remote->state == REMOTE_ENDED || remote->pid != 0 || remote->frames_fd >= 0 ||
-        remote->size >= RELAY_HEADER_BYTES)
+    if (remote->state == REMOTE_ENDED || !remote_has_ended(remote))
         return;
     const bool started = all_reached(hosts, REMOTE_RUNS);
     end_streams(hosts, number);

@@ -264,6 +264,14 @@ void remote_drop(struct remote *remote, const struct relay_header *header)
     memmove(remote->bytes, remote->bytes + taken, remote->size);
 }
 
+bool remote_has_ended(const struct remote *remote)
+{
+    struct relay_header header;
+    const unsigned char *payload;
+    return remote->pid == 0 && remote->frames_fd < 0 &&
+           remote_peek(remote, &header, &payload) == REMOTE_NOTHING;
+}
+
 // Keeps the last line with text. "Try 'lockstep --help'." says nothing about a host.
 static void keep_line(struct remote *remote)
 {

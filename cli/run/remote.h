@@ -24,7 +24,7 @@ enum remote_state {
     REMOTE_GREETED, // `lockstep run-host` waits for the request.
     REMOTE_ASKED, // The request was sent.
     REMOTE_RUNS, // All ranks of the host were started.
-    REMOTE_ENDED, // ssh has ended, and all of its bytes were taken.
+    REMOTE_ENDED, // ssh has ended, and all of its frames were taken.
 };
 
 enum remote_next {
@@ -83,6 +83,10 @@ void remote_read(struct remote *remote);
 enum remote_next remote_peek(const struct remote *remote, struct relay_header *header,
                              const unsigned char **payload);
 void remote_drop(struct remote *remote, const struct relay_header *header);
+
+// True if ssh was reaped, its stdout has ended, and no frame is left. ssh may have ended within a
+// frame: such bytes are no frame.
+bool remote_has_ended(const struct remote *remote);
 
 // Reads stderr of ssh once. Returns the number of bytes. At the end it closes error_fd.
 size_t remote_read_error(struct remote *remote, char *bytes, size_t capacity);

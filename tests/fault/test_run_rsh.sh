@@ -125,6 +125,24 @@ for signal in KILL INT; do
     exec 7>&-
 done
 
+# A remote shell ends within a frame, or within a line before the greeting: the host is lost, and the
+# launcher ends.
+cat >"$work/cut" <<'SHELL'
+#!/bin/bash
+host=$1
+shift
+[ "$host" = 127.0.0.1 ] || exec "$@"
+exec 3<&0
+exec dd bs=1k count=30000 iflag=count_bytes status=none < <(exec "$@" <&3)
+SHELL
+chmod +x "$work/cut"
+timeout -k 3 $((20 * slow)) "$lockstep" run --rsh "$work/cut" --hosts localhost:1,127.0.0.1:1 -- \
+    sh -c '[ "$LOCKSTEP_RANK_HINT" = 1 ] || exec sleep 60; exec tr "\0" x </dev/zero' \
+    >"$work/out" 2>"$work/err"
+equal "status of a remote shell that ends within a frame" $? 255
+has "$work/err" "lockstep run: host 127.0.0.1 was lost: the remote shell ended with status 0"
+nothing_left "a remote shell that ends within a frame"
+
 # ---- Hosts that are none ---------------------------------------------------------------------------
 
 # refuses STATUS TEXT SHELL-COMMAND: stderr is this one sentence.
@@ -145,6 +163,8 @@ refuses 137 "its lockstep is of another version" 'echo lockstep-run-host 1 x; ex
 refuses 137 "its lockstep is of another version" \
     'printf "lockstep-run-host 2 x\nthese are no frames at all"; exec sleep 60'
 refuses 1 "the remote shell ended with status 0; install lockstep there" 'echo welcome'
+refuses 4 "the remote shell ended with status 4; install lockstep there" \
+    'printf "welcome to this host: "; exit 4'
 refuses 9 "a word" 'printf "lockstep-run-host 2 x\n"; echo "lockstep run: a word" >&2; exit 9'
 
 # The request is what lockstep run-host wants; a launcher that is gone gets no word.
