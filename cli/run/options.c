@@ -242,13 +242,27 @@ static int set_variable(char *value)
     return result == 0 ? 0 : cli_misuse("run", "--env %s: it cannot be set", value);
 }
 
-// Returns 0, an exit status, or -1 if the help was printed.
+// Sets the number of workers. getopt takes mpirun's -np for -n with the value "p". Then the next
+// argument is the number, and getopt is told that it was read.
+static int set_n(struct run_options *options, const char *value)
+{
+    if (strcmp(value, "p") == 0 && strcmp(options->trainer[optind - 1], "-np") == 0) {
+        value = options->trainer[optind];
+        if (!value)
+            return cli_misuse("run", "option '-np' needs a value");
+        optind++;
+    }
+    return set_workers(value, &options->workers);
+}
+
+// Returns 0, an exit status, or -1 if the help was printed. While options are read,
+// options->trainer is the whole argv.
 static int set_option(void *given, int key, char *value)
 {
     struct run_options *options = given;
     switch (key) {
     case 'n':
-        return set_workers(value, &options->workers);
+        return set_n(options, value);
     case 'x':
         options->variables[options->variable_count++] = value;
         return set_variable(value);
@@ -387,19 +401,6 @@ static int check_options(const struct run_options *options)
     return 0;
 }
 
-// Replaces mpirun's -np by -n. The search stops where the trainer's arguments begin: behind "--",
-// or at the first argument that is neither an option nor possibly an option's value.
-static void read_np(int argc, char **argv)
-{
-    static char n[] = "-n";
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "-np") == 0)
-            argv[i] = n;
-        if (argv[i][0] != '-' && argv[i - 1][0] != '-')
-            return;
-    }
-}
-
 // Sets what follows from the options of a job on the hosts of --nnodes.
 static void set_nodes(struct run_options *options)
 {
@@ -439,7 +440,7 @@ int options_read(struct run_options *options, int argc, char **argv)
     options->variables = calloc((size_t)argc, sizeof(char *)); // Stays until the process ends.
     if (!options->variables)
         return CLI_FAILED;
-    read_np(argc, argv);
+    options->trainer = argv;
     int result = cli_read_options(&syntax, options, argc, argv);
     if (result != 0)
         return result;

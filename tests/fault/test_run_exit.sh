@@ -22,6 +22,14 @@ run 0 -n 4 -- true
 equal "lines of a good run of no trainer" "$(wc -l <"$work/err")" 2
 has "$work/err" "dashboard http://127.0.0.1:"
 
+# -np is an option only in front of the trainer.
+for options in -n2 "-np 2" "-n 2 --no-prefix"; do
+    run 0 $options echo -np 4
+    equal "lines of a trainer with -np behind $options" "$(grep -c -- '-np 4$' "$work/out")" 2
+done
+run 2 -np
+has "$work/err" "lockstep run: option '-np' needs a value"
+
 run 7 -n 4 "${patient[@]}" -- sh -c "if $rank; then $leaves; exit 7; fi; $outlives; exit 1"
 has "$work/err" "lockstep run: rank 2 ended with status 7 after "
 has "$work/err" "3 other ranks ended with status 1"
