@@ -216,12 +216,14 @@ static void stall_ask(struct coordinator *core, struct job *job)
     struct stall *stall = &job->stall;
     for (uint32_t i = 0; i < stall->culprit_count; i++) {
         struct culprit *culprit = &stall->culprits[i];
+        struct worker *worker = job_worker(core, job, culprit->blame.rank);
+        if (worker->asked.id == 0) // The stream has ended since: no answer will come.
+            culprit->asked = 0;
         if ((culprit->answered && !culprit->silent) || culprit->asked != 0 ||
             (culprit->blame.kind != STALL_OUTSIDE && culprit->blame.kind != STALL_IN_CALL &&
              culprit->blame.kind != STALL_UNKNOWN && culprit->blame.kind != STALL_DEVICE))
             continue;
-        culprit->asked = stall_ask_worker(core, job_worker(core, job, culprit->blame.rank),
-                                          INSPECT_PLACE | INSPECT_STACKS);
+        culprit->asked = stall_ask_worker(core, worker, INSPECT_PLACE | INSPECT_STACKS);
     }
 }
 

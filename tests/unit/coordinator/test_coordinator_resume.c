@@ -335,6 +335,31 @@ static void who_stands_still_is_named_soon(void **state)
     assert_true(is_stalled(story));
 }
 
+// Condition: the stream of a culprit ends before it has answered an inspection, and it comes back.
+// Decision: it is inspected again.
+static void a_culprit_that_comes_back_is_asked_again(void **state)
+{
+    struct story *story = *state;
+    run_world(story, 2);
+    for (int beat = 0; beat < 60 && story->last[2].kind != DOWN_INSPECT; beat++) {
+        for (uint32_t rank = 0; rank < 2; rank++)
+            stand_still(story, rank + 1, rank == 0);
+        story_sleep(story, LOCKSTEP_WATCH_MS);
+    }
+    assert_int_equal(story->last[2].kind, DOWN_INSPECT);
+    story_cut(story, 2);
+    struct up_hello hello = back_hello(story, 1, 2);
+    hello.resume.settled = 10;
+    come_back(story, 12, &hello);
+    for (uint64_t ms = 0; ms < 2 * LOCKSTEP_INSPECT_PAUSE_MS; ms += LOCKSTEP_WATCH_MS) {
+        stand_still(story, 1, true);
+        stand_still(story, 12, false);
+        story_sleep(story, LOCKSTEP_WATCH_MS);
+    }
+    assert_true(is_stalled(story));
+    assert_int_equal(story->last[12].kind, DOWN_INSPECT);
+}
+
 // Condition: a rank does not come back, and another one waits for it. Decision: the sentence has no
 // host and no process of it, which this coordinator does not know.
 static void who_does_not_come_back_has_no_name(void **state)
@@ -983,6 +1008,7 @@ int main(void)
         TEST(addresses_come_with_their_members),
         TEST(what_was_before_is_in_no_rate),
         TEST(who_stands_still_is_named_soon),
+        TEST(a_culprit_that_comes_back_is_asked_again),
         TEST(who_does_not_come_back_has_no_name),
         TEST(half_needs_a_proof_after_a_restart),
         TEST(a_frozen_member_begins_a_ballot),
