@@ -453,6 +453,7 @@ struct event_view {
     uint64_t age_ms; // Time since the line was written.
     char id[24]; // "stall_began"
     char text[LOCKSTEP_TEXT_BYTES / 2];
+    uint32_t number; // 1 for the first line of the job.
 };
 
 // The worker to which a stream belongs.

@@ -63,6 +63,7 @@ bool coordinator_event_view(const struct coordinator *coordinator, uint32_t job,
     const struct journal_line *line =
         &journal->lines[(journal->count - 1 - index) % LOCKSTEP_JOB_EVENTS];
     view->age_ms = now_ms - line->at_ms;
+    view->number = journal->count - index;
     memcpy(view->id, line->id, sizeof(view->id));
     memcpy(view->text, line->text, sizeof(view->text));
     return true;

@@ -41,8 +41,9 @@ struct stream {
     uint64_t said_ms; // When bytes were sent last, in clock_now_ms.
     // Since when the client has too many unread bytes, in clock_now_ms; 0: it has not.
     uint64_t deaf_ms;
-    uint64_t log_ms; // The time of the last log line that was sent.
+    uint64_t log_ms; // The time of the last log line that was sent, or when the stream began.
     char shown[LOCKSTEP_JOB_NAME_BYTES]; // The job that was sent last.
+    uint32_t line; // The number of the last log line of this job; 0: none.
     uint64_t stall; // The number of the stall that was sent last; 0: none of this job.
     bool stalled; // True if that stall was active when it was sent.
     bool served; // True if the current turn of the timer has served this stream.
@@ -185,9 +186,10 @@ static const struct stall_view *new_stall(struct stream *stream, const struct sn
                                           const struct snapshot_job *job)
 {
     const struct stall_view *newest = &snapshot->stalls[job->stalls.first];
-    if (strcmp(stream->shown, job->view.name) != 0) { // Each job numbers its own stalls.
+    if (strcmp(stream->shown, job->view.name) != 0) { // Each job numbers its own stalls and lines.
         memcpy(stream->shown, job->view.name, sizeof(stream->shown));
         stream->stall = 0;
+        stream->line = 0;
     }
     if (job->stalls.count == 0 ||
         (newest->number == stream->stall && newest->active == stream->stalled))
@@ -197,17 +199,24 @@ static const struct stall_view *new_stall(struct stream *stream, const struct sn
     return newest;
 }
 
+// True if the line was sent on this stream, or is older than what is sent. Several lines may have
+// one time. A job that takes the name of an earlier one begins with number 1, at a later time.
+static bool is_old_line(const struct stream *stream, uint32_t number, uint64_t at_ms)
+{
+    return at_ms < stream->log_ms || (at_ms == stream->log_ms && number <= stream->line);
+}
+
 // Sends the log lines that this stream has not sent yet, oldest first.
 static void send_log(struct stream *stream, const struct snapshot *snapshot,
                      const struct snapshot_job *job, uint64_t now_ms)
 {
     const struct event_view *events = &snapshot->events[job->events.first];
-    const uint64_t seen_ms = stream->log_ms;
     for (uint32_t i = job->events.count; i > 0; i--) {
         const uint64_t at_ms = snapshot->made_ms - events[i - 1].age_ms;
-        if (at_ms <= seen_ms)
+        if (is_old_line(stream, events[i - 1].number, at_ms))
             continue;
         stream->log_ms = at_ms;
+        stream->line = events[i - 1].number;
         struct json *json = &stream->streams->core->json;
         json_reset(json);
         json_object_begin(json, NULL);

@@ -29,6 +29,8 @@ struct http_fixture {
     atomic_uint workers; // Number of workers of the job.
     atomic_bool renamed; // True if the job is "other" instead of "job".
     atomic_uint stall; // Number of the active stall; 0: none.
+    atomic_uint lines; // Number of lines in the job's log. All are of one time.
+    atomic_ullong lines_ms; // That time, in clock_now_ms.
 };
 
 static inline struct snapshot *http_fixture_picture(const struct http_fixture *fixture)
@@ -36,6 +38,7 @@ static inline struct snapshot *http_fixture_picture(const struct http_fixture *f
     struct snapshot *snapshot = calloc(1, sizeof(*snapshot));
     const uint32_t count = atomic_load(&fixture->workers);
     const uint32_t stall = atomic_load(&fixture->stall);
+    const uint32_t lines = atomic_load(&fixture->lines);
     if (!snapshot)
         abort();
     snapshot->made_ms = clock_now_ms();
@@ -45,7 +48,7 @@ static inline struct snapshot *http_fixture_picture(const struct http_fixture *f
     snapshot->modules = calloc(1, sizeof(*snapshot->modules));
     snapshot->stalls = calloc(1, sizeof(*snapshot->stalls));
     snapshot->rates = calloc(1, sizeof(*snapshot->rates));
-    snapshot->events = calloc(1, sizeof(*snapshot->events));
+    snapshot->events = calloc(lines + 1, sizeof(*snapshot->events));
     if (!snapshot->workers || !snapshot->modules || !snapshot->stalls || !snapshot->rates ||
         !snapshot->events)
         abort();
@@ -59,6 +62,12 @@ static inline struct snapshot *http_fixture_picture(const struct http_fixture *f
         snapshot->workers[i].has_rank = true;
         memset(snapshot->workers[i].mark, 'm', sizeof(snapshot->workers[i]).mark - 1);
     }
+    job->events.count = lines;
+    for (uint32_t i = 0; i < lines; i++)
+        snapshot->events[i] =
+            (struct event_view){.age_ms = snapshot->made_ms - atomic_load(&fixture->lines_ms),
+                                .id = "line",
+                                .number = lines - i};
     job->stalls.count = stall > 0;
     snapshot->stalls[0] = (struct stall_view){.number = stall, .active = true, .kind = STALL_LINK};
     return snapshot;
@@ -113,6 +122,7 @@ static inline int http_fixture_open(struct http_fixture *fixture, struct http_co
     atomic_store(&fixture->answering, true);
     atomic_store(&fixture->workers, 4);
     atomic_store(&fixture->stall, 0);
+    atomic_store(&fixture->lines, 0);
     atomic_store(&fixture->renamed, false);
     snprintf(config.endpoint.host, sizeof(config.endpoint.host), "127.0.0.1");
     config.process.version = "1";

@@ -28,7 +28,7 @@ static struct worker_view workers[WORKERS];
 static struct module_view modules[2] = {{"actor"}, {"cri\"tic"}};
 static struct stall_view stalls[2];
 static struct rate_view rates[2] = {{500, 3, 310000, 12000, 9000, 5000}, {.age_ms = 1500}};
-static struct event_view events[1] = {{2000, "stall_began", "rank 3 is <outside>"}};
+static struct event_view events[1] = {{2000, "stall_began", "rank 3 is <outside>", 1}};
 static struct json json;
 
 static void fill_worker(uint32_t rank)

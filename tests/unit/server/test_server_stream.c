@@ -226,6 +226,22 @@ static void stall_is_told_at_once(void **state)
     close(fd);
 }
 
+// Two lines of one millisecond, of which the second is written after the first was sent.
+static void lines_of_one_time_are_sent(void **state)
+{
+    (void)state;
+    int fd = request("/events");
+    expect(fd, "event: state", 1);
+    atomic_store(&server.lines_ms, clock_now_ms());
+    for (uint32_t line = 1; line <= 3; line++) {
+        atomic_store(&server.lines, line);
+        expect(fd, "event: log\ndata: {\"job\":\"job\"", 1);
+    }
+    expect(fd, "event: state", 2);
+    assert_null(strstr(text, "event: log"));
+    close(fd);
+}
+
 // Condition: a client takes nothing. Decision: it gets no more than it may leave unread, and is
 // closed; another one goes on meanwhile.
 static void deaf_client_is_dropped(void **state)
@@ -564,6 +580,7 @@ int main(void)
         TEST(stall_of_another_job_is_sent),
         TEST(events_come_every_second),
         TEST(stall_is_told_at_once),
+        TEST(lines_of_one_time_are_sent),
         TEST(deaf_client_is_dropped),
         TEST(clients_come_and_go),
         TEST(streams_have_a_bound),
