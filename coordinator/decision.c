@@ -12,6 +12,9 @@
 // A rank that has left may be the only one with the last settled step. It said so in its last word.
 //
 // All of it is done twice: first to find out whether a decision is possible, then to send it.
+//
+// Cost: with r records and s slots, one pass over the records for each slot: r * s, twice. 1,024
+// ranks with 200 slots have some 40,000 records.
 
 #include "coordinator/decision.h"
 
@@ -38,6 +41,9 @@ struct decision {
     uint32_t places[LOCKSTEP_MAX_WORLD]; // [having]: the new rank of that member.
     struct redo_report reports[LOCKSTEP_MAX_WORLD]; // [having]
     uint64_t touched[LOCKSTEP_SLOT_WORDS]; // Positions of which something is final on a member.
+    // By kind and old rank: 1 + the place of a whole record; 0: there is none. Of the kinds that
+    // each slot has, it has the records of one position. decision_index sets it.
+    uint32_t found[RECORD_COMMIT + 1][LOCKSTEP_MAX_WORLD];
 };
 
 static bool set_has(const uint64_t *words, uint32_t count, uint32_t bit)
@@ -55,11 +61,29 @@ static const struct up_report *decision_report(const struct decision *decision, 
     return &job_worker(decision->core, decision->job, decision->ranks[member])->report;
 }
 
-static bool decision_find(const struct decision *decision, uint32_t member, enum record_kind kind,
-                          uint32_t position, struct record *record)
+// Finds the records of a slot, and those that belong to no slot, for decision_find.
+static void decision_index(struct decision *decision, uint32_t position)
 {
-    return records_find(&decision->job->ballot.records, kind, decision->ranks[member], position,
-                        record);
+    struct record record;
+    uint32_t at = 0;
+    memset(decision->found, 0, sizeof(decision->found));
+    for (uint32_t next = 0; records_next(&decision->job->ballot.records, &next, &record);
+         at = next) {
+        const bool of_slot = record.kind == RECORD_RUNS || record.kind == RECORD_USED;
+        if (record.whole && record.position == (of_slot ? position : 0))
+            decision->found[record.kind][record.rank] = 1 + at;
+    }
+}
+
+// Finds the whole record of a member. Returns false if there is none.
+static bool decision_find(const struct decision *decision, uint32_t member, enum record_kind kind,
+                          struct record *record)
+{
+    uint32_t at = decision->found[kind][decision->ranks[member]];
+    if (at == 0)
+        return false;
+    at--;
+    return records_next(&decision->job->ballot.records, &at, record);
 }
 
 // True if the member may have slots of the open step: it is not behind.
@@ -171,7 +195,7 @@ static const char *decision_wave(const struct decision *decision, enum record_ki
         return NULL;
     }
     for (uint32_t i = 0; i < decision->members; i++) {
-        if (!decision_present(decision, i) || !decision_find(decision, i, kind, 0, &record))
+        if (!decision_present(decision, i) || !decision_find(decision, i, kind, &record))
             continue;
         if (kind == RECORD_OPENING && (decision_report(decision, i)->flags & flag) == 0)
             continue; // The record belongs to the step before.
@@ -208,19 +232,18 @@ static const char *decision_waves(const struct decision *decision)
 
 static void decision_touch(struct decision *decision)
 {
-    for (uint32_t i = 0; i < decision->members; i++) {
-        struct record record;
-        uint32_t at = 0;
-        if (!decision_present(decision, i))
+    struct record record;
+    bool present[LOCKSTEP_MAX_WORLD] = {false}; // By old rank.
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < decision->members; i++)
+        present[decision->ranks[i]] = decision_present(decision, i);
+    while (records_next(&decision->job->ballot.records, &at, &record)) {
+        if (!present[record.rank])
             continue;
-        while (records_next(&decision->job->ballot.records, &at, &record)) {
-            if (record.rank != decision->ranks[i])
-                continue;
-            for (uint32_t w = 0; record.kind == RECORD_FINAL && w < record.total; w++)
-                decision->touched[w] |= record.words[w];
-            if (record.kind == RECORD_RUNS && record.total > 1)
-                bits_add(decision->touched, record.position);
-        }
+        for (uint32_t w = 0; record.kind == RECORD_FINAL && w < record.total; w++)
+            decision->touched[w] |= record.words[w];
+        if (record.kind == RECORD_RUNS && record.total > 1)
+            bits_add(decision->touched, record.position);
     }
 }
 
@@ -228,8 +251,7 @@ static bool decision_says(const struct decision *decision, uint32_t member, enum
                           uint32_t position)
 {
     struct record record;
-    return decision_present(decision, member) &&
-           decision_find(decision, member, kind, 0, &record) &&
+    return decision_present(decision, member) && decision_find(decision, member, kind, &record) &&
            set_has(record.words, record.total, position);
 }
 
@@ -265,7 +287,7 @@ static bool decision_gather(struct decision *decision, uint32_t position, struct
             *report = (struct redo_report){.contributed = true, .run_count = 1, .runs = whole};
             final++;
         } else if (decision_present(decision, i) &&
-                   decision_find(decision, i, RECORD_RUNS, position, &record) && record.total > 0) {
+                   decision_find(decision, i, RECORD_RUNS, &record) && record.total > 0) {
             if (*sized && *elements != record.words[0])
                 return false;
             // The words behind the first one are pairs, as struct redo_run is.
@@ -298,7 +320,7 @@ static void decision_send_used(const struct decision *decision, uint32_t positio
     uint32_t total = 0;
     for (uint32_t i = 0; i < decision->members; i++) {
         struct record record;
-        if (!decision_find(decision, i, RECORD_USED, position, &record))
+        if (!decision_find(decision, i, RECORD_USED, &record))
             continue;
         while (total < record.total)
             words[total++] = 0;
@@ -317,6 +339,7 @@ static const char *decision_slot(struct decision *decision, uint32_t position)
     bool sized;
     uint64_t elements;
     uint32_t count = 0;
+    decision_index(decision, position);
     if (decision_gather(decision, position, &whole, &sized, &elements)) {
         if (!sized)
             return NULL;
@@ -354,6 +377,7 @@ static const char *decision_make(struct decision *decision)
     for (uint32_t rank = 0; rank < decision->job->count; rank++)
         if (!decision_removes(decision->job, rank))
             decision->ranks[decision->members++] = rank;
+    decision_index(decision, 0);
     // Before the first round of lockstep_start is complete, no member has begun a step. Some of
     // them know the number of the last step of a file already.
     const bool begun = decision->job->rounds > 0;

@@ -67,18 +67,6 @@ bool records_next(const struct records *records, uint32_t *at, struct record *re
     return true;
 }
 
-bool records_find(const struct records *records, enum record_kind kind, uint32_t rank,
-                  uint32_t position, struct record *record)
-{
-    uint32_t at = 0;
-    while (records_next(records, &at, record)) {
-        if (record->whole && record->kind == kind && record->rank == rank &&
-            record->position == position)
-            return true;
-    }
-    return false;
-}
-
 bool records_whole(const struct records *records, uint32_t rank)
 {
     struct record record;

@@ -38,9 +38,6 @@ extern const char records_full[];
 void records_drop(struct records *records, uint32_t rank);
 // Iterates: *at is 0 at first. Returns false after the last record.
 bool records_next(const struct records *records, uint32_t *at, struct record *record);
-// Finds a whole record of a rank. Returns false if there is none.
-bool records_find(const struct records *records, enum record_kind kind, uint32_t rank,
-                  uint32_t position, struct record *record);
 // True if every record of the rank is whole.
 bool records_whole(const struct records *records, uint32_t rank);
 
