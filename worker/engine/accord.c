@@ -270,11 +270,14 @@ static enum outcome_kind accord_outcome(const struct accord *accord, uint32_t ra
 static bool accord_conclude_locked(struct lockstep_session *session)
 {
     const struct accord *accord = session->engine.accord;
+    const struct outcomes *outcomes = &session->works.outcomes;
     const uint32_t ranks = session->world.size;
     for (uint32_t rank = 0; rank < ranks; rank++) {
         const uint64_t *row = &accord->words[(size_t)rank * ACCORD_ROWS * ACCORD_WORDS];
         for (uint32_t i = 0; i < ACCORD_ROWS && row[1] != 0; i++, row += ACCORD_WORDS) {
-            if ((row[1] & 7) >= STATUS_APART)
+            // accord_outcome looks at all rows: it is called once for each collective.
+            if ((row[1] & 7) >= STATUS_APART ||
+                agreement_outcome(outcomes, row[0], (uint32_t)(row[1] >> 3)) != OUTCOME_NONE)
                 continue;
             const struct outcome outcome = {.space = row[0],
                                             .slot = (uint32_t)(row[1] >> 3),
