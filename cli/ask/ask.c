@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/ask/http.h"
 #include "cli/ask/json_read.h"
+#include "protos/job_name.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -35,17 +36,15 @@ int ask_set_address(struct ask *ask, char *value)
     return result;
 }
 
-// Sets the job. The name becomes part of a URL path without escaping, so only characters of valid
-// job names are accepted.
+// Sets the job. The name becomes part of a URL path without escaping, so only valid names are
+// accepted.
 int ask_set_job(struct ask *ask, const char *value)
 {
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-    if (value[0] && value[strspn(value, allowed)] == '\0' &&
-        text_copy(ask->job, sizeof(ask->job), value))
+    if (job_name_valid(value) && text_copy(ask->job, sizeof(ask->job), value))
         return 0;
-    return cli_misuse(ask->command, "--job '%s': a job has up to %d letters, digits, '-', '_', '.'",
-                      value, LOCKSTEP_JOB_NAME_BYTES - 1);
+    return cli_misuse(ask->command,
+                      "--job '%s': a job's name has up to %d characters: " JOB_NAME_RULE, value,
+                      LOCKSTEP_JOB_NAME_BYTES - 1);
 }
 
 int ask_set_token(struct ask *ask, const char *file)

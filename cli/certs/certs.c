@@ -14,6 +14,7 @@
 #include "base/parse.h"
 #include "base/text.h"
 #include "base/tls_files.h"
+#include "protos/job_name.h"
 #include "protos/limits.h"
 
 #include <getopt.h>
@@ -85,14 +86,11 @@ static int set_role(struct certs_request *request, const char *value)
 
 static int set_job(struct certs_request *request, const char *value)
 {
-    static const char allowed[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     request->job = value;
-    if (value[0] && value[strspn(value, allowed)] == '\0' &&
-        strlen(value) < LOCKSTEP_JOB_NAME_BYTES)
+    if (job_name_valid(value) && strlen(value) < LOCKSTEP_JOB_NAME_BYTES)
         return 0;
-    return cli_misuse(NAME, "--job '%s': a job has up to %d letters, digits, '-', '_', '.'", value,
-                      LOCKSTEP_JOB_NAME_BYTES - 1);
+    return cli_misuse(NAME, "--job '%s': a job's name has up to %d characters: " JOB_NAME_RULE,
+                      value, LOCKSTEP_JOB_NAME_BYTES - 1);
 }
 
 static int set_name(struct certs_request *request, const char *value)

@@ -38,6 +38,8 @@ check() {
 check status 0 status
 check status_job 0 status --job mnist
 check status_no_job 1 status --job nobody
+check status_dots 2 status --job ..
+check certs_dots 2 certs issue --job . worker
 check stalls 3 stalls
 check stalls_over 0 stalls --job calm
 check stacks 0 stacks 3
