@@ -31,7 +31,7 @@ int setting_error(char *error, size_t error_bytes, const char *format, ...)
     return -1;
 }
 
-int setting_number(const char *name, uint64_t maximum, uint32_t *to, char *error,
+int setting_number(const char *name, uint32_t maximum, uint32_t *to, char *error,
                    size_t error_bytes)
 {
     const char *value = setting_get(name);
@@ -39,7 +39,7 @@ int setting_number(const char *name, uint64_t maximum, uint32_t *to, char *error
     if (!value)
         return 0;
     if (!parse_u64(value, &number) || number > maximum)
-        return setting_error(error, error_bytes, "%s='%s' is not a number from 0 to %" PRIu64, name,
+        return setting_error(error, error_bytes, "%s='%s' is not a number from 0 to %" PRIu32, name,
                              value, maximum);
     *to = (uint32_t)number;
     return 0;

@@ -16,7 +16,7 @@ int setting_error(char *error, size_t error_bytes, const char *format, ...)
 
 // Reads a variable that holds a number. *to stays as it is if the variable is not set. Returns 0,
 // or -1 with a sentence in error.
-int setting_number(const char *name, uint64_t maximum, uint32_t *to, char *error,
+int setting_number(const char *name, uint32_t maximum, uint32_t *to, char *error,
                    size_t error_bytes);
 
 // Copies a text, which must fit and be UTF-8; NULL copies nothing. Returns 0, or -1 with a sentence

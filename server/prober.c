@@ -70,8 +70,9 @@ static socklen_t probe_parse(const char *address, union probe_address *socket_ad
 
 // ---- Attempts -----------------------------------------------------------------------------------
 
-// Begins an attempt. Returns its socket. -1: there is none; *error is the reason, or 0 if the
-// address cannot be probed.
+// Begins an attempt. Returns its socket. -1: there is none; *error is the reason, or 0 if it says
+// nothing about the worker: the address cannot be probed, or this process has no descriptor left.
+// Then there is no answer, and the coordinator asks again later.
 static int probe_begin(const char *address, int *error)
 {
     union probe_address to;

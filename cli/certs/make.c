@@ -112,6 +112,7 @@ static int write_file(const struct failure *failure, const struct file *file)
     const int fd = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return fail(failure, "cannot make %s: %s", file->path, strerror(errno));
+    errno = ENOSPC; // The reason if the system writes a part only, which sets no errno.
     const bool whole = write(fd, bytes, (size_t)size) == size && fsync(fd) == 0;
     const int saved = errno;
     if (close(fd) == 0 && whole)

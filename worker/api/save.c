@@ -43,7 +43,11 @@ static int save_write_all(int fd, const char *path, const char *bytes, size_t si
         bytes += written;
         size -= (size_t)written;
     }
-    return fsync(fd) < 0 ? save_error("write", path) : 0;
+    while (fsync(fd) < 0) {
+        if (errno != EINTR)
+            return save_error("write", path);
+    }
+    return 0;
 }
 
 // Syncs the directory of the file: only then the file's new name survives a crash of the system.

@@ -143,8 +143,10 @@ static uint64_t region_figure(const char *path, const char *name)
     return end == at + strlen(name) ? UINT64_MAX : value;
 }
 
-// Returns the free memory of this host and this container, in bytes. A region allocates all its
-// pages at once, and the kernel kills a container that has no memory left.
+// Returns the free memory of this host and this container, in bytes. The limit of a container
+// counts with cgroup v2 and a cgroup namespace of its own; in any other one only the host's memory
+// does. A region allocates all its pages at once, and the kernel kills a container that has no
+// memory left.
 static uint64_t region_room(void)
 {
     const uint64_t available = region_figure("/proc/meminfo", "MemAvailable:");

@@ -62,7 +62,7 @@ int config_string(char *to, size_t bytes, const char *from, const char *what)
     return config_said(setting_copy(to, bytes, from, what, error, sizeof(error)), error);
 }
 
-int config_number(const char *name, uint64_t maximum, uint32_t *to)
+int config_number(const char *name, uint32_t maximum, uint32_t *to)
 {
     char error[LOCKSTEP_TEXT_BYTES];
     return config_said(setting_number(name, maximum, to, error, sizeof(error)), error);

@@ -109,7 +109,7 @@ const char *config_environment(const char *name);
 int config_word(const char *name, const char *const *words, uint32_t count, uint32_t *to);
 // Reads a variable that holds a number. *to stays as it is if the variable is not set. Returns 0,
 // or LOCKSTEP_E_CONFIG.
-int config_number(const char *name, uint64_t maximum, uint32_t *to);
+int config_number(const char *name, uint32_t maximum, uint32_t *to);
 // Copies a text, which must fit and be UTF-8; NULL copies nothing. Returns 0, or LOCKSTEP_E_CONFIG
 // with `what` in the error text.
 int config_string(char *to, size_t bytes, const char *from, const char *what);

@@ -21,9 +21,10 @@ struct collection {
 static bool collection_add(struct collection *collection, const struct board_row *row,
                            uint8_t *memory, uint32_t element_bytes)
 {
-    struct board_row *said = collection->said + collection->count - 1;
+    struct board_row *said =
+        collection->count > 0 ? &collection->said[collection->count - 1] : NULL;
     collection->elements += row->elements;
-    const bool goes_on = collection->count > 0 && said->region == row->region &&
+    const bool goes_on = said && said->region == row->region &&
                          said->offset + said->elements * element_bytes == row->offset;
     if (goes_on) {
         said->elements += row->elements;
