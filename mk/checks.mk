@@ -99,7 +99,7 @@ ONE_THREAD := $(if $(THREADED),tests/fault/test_shared_death.c $(shell grep -lE 
 NO_RACES := $(patsubst %,tests/%,conformance/test_transport_fill.c conformance/test_reducer_wire.c conformance/test_reducer_numbers.c \
     conformance/test_reducer_unused.c conformance/test_reducer_leaves.c conformance/test_alone.c conformance/test_many.c conformance/test_collective_kinds.c \
     conformance/test_transport_fence.c conformance/test_transport_recovery.c fault/test_coordinator_away.c fault/test_recovery_features.c fault/test_recovery_policies.c fault/test_recovery_devices.c fault/test_recovery_kinds.c fault/test_recovery_anysource.c fault/test_recovery_groups.c fault/test_recovery_overtaken.c \
-    fault/test_limits.c fault/test_cut_host.sh fault/test_run_hosts.sh fault/test_run_starts.sh fault/test_run_rsh.sh \
+    fault/test_limits.c fault/test_cut_host.sh fault/test_slow_link.sh fault/test_run_hosts.sh fault/test_run_starts.sh fault/test_run_rsh.sh \
     fault/test_run_exit.sh fault/test_run_orphans.sh fault/test_run_private.sh fault/test_run_devices.sh golden/test_doctor.sh \
     golden/test_cpp.sh golden/test_first_trainer.sh golden/test_collectives.sh)
 threaded = $(if $(THREADED),$(filter-out $(ONE_THREAD) $(NO_RACES),$(filter \
@@ -108,7 +108,7 @@ raced = $(if $(THREADED),$(filter-out $(NO_RACES),$(1)),$(1))
 # A sanitizer finds elsewhere, in less time, what it would find here. These look at places where
 # threads wait, at numbers that are the same in every build, at what the machine does, and at our
 # scripts. SANITIZED leaves them out.
-NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_pauses.sh fault/test_cut_host.sh fault/test_phases.sh \
+NO_ADDRESSES := $(patsubst %,tests/%,browser/test_page.sh fault/test_stall_places.c fault/test_stall_hosts.sh fault/test_pauses.sh fault/test_cut_host.sh fault/test_slow_link.sh fault/test_phases.sh \
     fault/test_healthy.c fault/test_two_level_hosts.sh fault/test_address_hosts.sh fault/test_watch_python.sh \
     sim/test_sim_explore.c sim/test_sim_vectors.c conformance/test_reducer_mnist.c conformance/test_reducer_random.c \
     conformance/test_reducer_sums.c \

@@ -352,15 +352,19 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
                                  uint32_t *total);
 
 /* Leaves the job in good order and frees the session with its modules, calls and work. Data of a
- * finished step that other ranks still need is sent first, in at most two seconds, and so are
- * messages of SENDs that are complete. What a slow link has not taken by then is lost, and its
- * receiver gets E_PEER_LOST: a barrier before the close waits for receivers. The function is
- * not collective: a rank that still needs this one for a later step gets E_PEER_LOST, whose text
- * says that this rank left. The text also has the last failure of any function here, unless a
- * lockstep_start, step or collective has ended well after that failure. The function waits one
- * second at most for a coordinator that is silent, which takes the goodbye when it goes on. With
- * config.on_failure continue it waits for a coordinator that is away, for five seconds at most.
- * Blocks: at most three seconds, or seven. Threads: the trainer's, while no other call runs.
+ * finished step that other ranks still need is sent first, and so are messages of SENDs that are
+ * complete. The function sends as long as other ranks take bytes. It ends when none has taken any
+ * for two seconds, or for four round trips of the slowest link if these are longer. What was not
+ * taken by then, for example by a rank that is stopped, may be lost, and its receiver gets
+ * E_PEER_LOST: a barrier before the close waits for receivers. The function is not collective: a
+ * rank that still needs this one for a later step gets E_PEER_LOST, whose text says that this rank
+ * left. The text also has the last failure of any function here, unless a lockstep_start, step or
+ * collective has ended well after that failure. The function waits one second at most for a
+ * coordinator that is silent, which takes the goodbye when it goes on. With config.on_failure
+ * continue it waits for a coordinator that is away, for five seconds at most.
+ * Blocks: as long as other ranks take what this one has sent, and at most three seconds more, or
+ * seven; longer only if a round trip takes more than half a second. Threads: the trainer's, while
+ * no other call runs.
  * Returns: OK, also for a failed session, and the handle is foreign from then on; E_INVALID while
  * another thread waits inside a function of the session, and the session stays as it was. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);

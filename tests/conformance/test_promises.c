@@ -97,7 +97,7 @@ static void close_body(struct rank *rank)
     rank_meet(rank);
 }
 
-static void a_close_takes_two_seconds_at_most(const struct setting *setting)
+static void a_close_waits_two_seconds_at_most(const struct setting *setting)
 {
     ranks_run(setting, close_body, NULL);
 }
@@ -189,7 +189,7 @@ int main(void)
         {"the_version_is_that_of_the_header", the_version_is_that_of_the_header, two},
         {"nothing_is_printed", nothing_is_printed, two},
         {"descriptions_are_copied", descriptions_are_copied, two},
-        {"a_close_takes_two_seconds_at_most", a_close_takes_two_seconds_at_most, NULL},
+        {"a_close_waits_two_seconds_at_most", a_close_waits_two_seconds_at_most, NULL},
         {"a_wait_frees_the_work", a_wait_frees_the_work, two},
         {"what_is_declared_before_an_error_stays", what_is_declared_before_an_error_stays, two},
     };

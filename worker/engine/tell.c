@@ -78,10 +78,8 @@ void engine_let_go(struct lockstep_session *session)
 {
     session->end.let_go = true;
     engine_goodbye(session);
-    if (session->engine.linked && session->end.over_abruptly)
-        transport_retreat(session->transport, ENGINE_HALT_LINGER_MS);
-    else if (session->engine.linked)
-        transport_leave(session->transport, ENGINE_HALT_LINGER_MS);
+    if (session->engine.linked)
+        transport_retreat(session->transport, ENGINE_HALT_LINGER_MS, session->end.over_abruptly);
     if (session->world.generation.number != 0)
         transport_abandon(session->transport);
     // The trainer may keep this session open for as long as it likes. The ranks that go on may need

@@ -46,7 +46,7 @@ enum link_note_kind {
     LINK_NOTE_REGION = 2, // Memory of gradients: worker/memory/regions.h.
 };
 
-// Each function except readable, unsent and close sets errno when it returns -1.
+// Each function except readable, unsent, round_trip_ms and close sets errno when it returns -1.
 struct link_ops {
     // For a link that link_connect made. Returns 1: connected; 0: not yet connected; -1: failed.
     int (*connected)(struct link *link);
@@ -70,6 +70,9 @@ struct link_ops {
     // Returns the bytes that the link has taken and the peer has not. NULL: the link does not know.
     // May cost a system call.
     size_t (*unsent)(struct link *link);
+    // Returns the smoothed round trip to the peer's host, in ms. NULL: less than one ms. Costs a
+    // system call.
+    uint32_t (*round_trip_ms)(struct link *link);
     // True if the unsent bytes have reached the peer's host, and only the peer's process has not
     // taken them yet. NULL: the link does not know. May cost a system call.
     bool (*reached)(struct link *link);

@@ -150,6 +150,14 @@ static inline bool stream_idle(const struct stream *stream)
     return list_empty(&stream->queue) && !(stream->link && stream->link->held);
 }
 
+// Returns the bytes of queued frames that the peer has not taken. A link that does not know counts
+// those that it has not taken itself. May cost a system call.
+static inline uint64_t stream_unsent(const struct stream *stream)
+{
+    struct link *link = stream->link;
+    return stream->queued_bytes + (link && link->ops->unsent ? link->ops->unsent(link) : 0);
+}
+
 // Makes one call of receive, and processes the bytes that it returned.
 enum stream_status stream_receive(struct stream *stream);
 // Receives bytes and drops them, after the goodbye. Returns STREAM_ENDED or STREAM_DRY.

@@ -182,6 +182,15 @@ static size_t tcp_unsent(struct link *link)
     return (size_t)bytes;
 }
 
+static uint32_t tcp_round_trip_ms(struct link *link)
+{
+    struct tcp_info info;
+    socklen_t length = sizeof(info);
+    if (getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+        return 0;
+    return info.tcpi_rtt / 1000;
+}
+
 // True if the peer's host has acknowledged everything it could. A host whose process does not read
 // closes its window, but the host still acknowledges the bytes that were sent before, or each
 // attempt to send more.
@@ -239,6 +248,7 @@ static const struct link_ops tcp_ops = {
     .receive = tcp_receive,
     .readable = tcp_readable,
     .unsent = tcp_unsent,
+    .round_trip_ms = tcp_round_trip_ms,
     .reached = tcp_reached,
     .await = tcp_await,
     .check = tcp_check,

@@ -259,6 +259,12 @@ static size_t tls_unsent(struct link *link)
     return held + (tls->below->ops->unsent ? tls->below->ops->unsent(tls->below) : 0);
 }
 
+static uint32_t tls_round_trip_ms(struct link *link)
+{
+    struct link *below = tls_of(link)->below;
+    return below->ops->round_trip_ms ? below->ops->round_trip_ms(below) : 0;
+}
+
 static bool tls_reached(struct link *link)
 {
     struct link *below = tls_of(link)->below;
@@ -326,6 +332,7 @@ static const struct link_ops tls_ops = {
     .receive = tls_receive,
     .readable = tls_readable,
     .unsent = tls_unsent,
+    .round_trip_ms = tls_round_trip_ms,
     .reached = tls_reached,
     .await = tls_await,
     .check = tls_check,

@@ -18,8 +18,7 @@ static struct link_state inspect_look(struct transport *transport, struct peer_l
     struct link_state now = {
         .rank = peer->rank,
         .awaited = transport_needs(transport, peer),
-        .unsent =
-            peer->stream.queued_bytes + (link && link->ops->unsent ? link->ops->unsent(link) : 0),
+        .unsent = stream_unsent(&peer->stream),
         .received = peer->stream.bytes_received,
     };
     now.reached = now.unsent > 0 && link && link->ops->reached && link->ops->reached(link);

@@ -38,6 +38,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+// How often a rank that leaves looks whether its peers have taken bytes.
+#define LEAVE_LOOK_MS 200
+#define LEAVE_ROUND_TRIPS 4
+
 // ---- open and close -----------------------------------------------------------------------------
 
 static uint32_t transport_processors(void)
@@ -306,12 +310,43 @@ static bool transport_part(struct peer_link *peer)
     return stream->readable && stream_discard(stream) == STREAM_ENDED;
 }
 
-// A connection that is closed with unread bytes in it is reset, and a reset can overtake what the
-// peer has not read. So each link is closed when its peer has closed its direction, or when
-// linger_ms are over.
-static void transport_leave_links(struct transport *transport, uint64_t linger_ms)
+// What the links of a rank that leaves still hold.
+struct remains {
+    bool open; // True if a peer has not closed its direction.
+    uint64_t unsent; // Bytes that the peers have not taken.
+    uint64_t round_trip_ms; // The longest one.
+};
+
+static void transport_part_all(struct transport *transport, struct remains *remains)
 {
-    const uint64_t deadline_ms = clock_now_ms() + linger_ms;
+    *remains = (struct remains){.open = false};
+    for (uint32_t i = 0; i < transport->flows.links.count; i++) {
+        struct peer_link *peer = transport->flows.links.all[i];
+        if (transport_part(peer)) {
+            transport_close_stream(peer, false);
+            continue;
+        }
+        struct link *link = peer->stream.link;
+        const uint64_t trip_ms = link->ops->round_trip_ms ? link->ops->round_trip_ms(link) : 0;
+        remains->open = true;
+        remains->unsent += stream_unsent(&peer->stream);
+        if (trip_ms > remains->round_trip_ms)
+            remains->round_trip_ms = trip_ms;
+    }
+}
+
+// Sends what is queued, until all peers have closed their direction, or until no peer has taken
+// bytes for `still_ms`, or until `last_ms`. If a packet is lost, no byte is taken for some round
+// trips, so the links also have LEAVE_ROUND_TRIPS of the longest round trip.
+//
+// The kernel would send on after the process has closed a connection. But it resets a connection
+// that is closed with unread bytes in it, and one on which bytes arrive after that. A reset drops
+// what the peer has not taken. So this rank reads and drops what arrives, and each link is closed
+// when its peer has closed its direction, or at the end.
+static void transport_leave_links(struct transport *transport, uint64_t still_ms, uint64_t last_ms)
+{
+    uint64_t moved_ms = 0;
+    uint64_t least_unsent = UINT64_MAX;
     transport->forming.leaving = true;
     ports_close(transport);
     for (uint32_t i = 0; i < transport->flows.links.count; i++) {
@@ -323,36 +358,40 @@ static void transport_leave_links(struct transport *transport, uint64_t linger_m
             transport->flows.links.all[i]->state = PEER_GONE;
     }
     for (;;) {
-        bool open = false;
-        for (uint32_t i = 0; i < transport->flows.links.count; i++) {
-            if (transport_part(transport->flows.links.all[i]))
-                transport_close_stream(transport->flows.links.all[i], false);
-            else
-                open = true;
-        }
+        struct remains remains;
+        transport_part_all(transport, &remains);
         const uint64_t now_ms = clock_now_ms();
-        if (!open || now_ms >= deadline_ms)
+        if (remains.unsent < least_unsent) {
+            least_unsent = remains.unsent;
+            moved_ms = now_ms;
+        }
+        const uint64_t trips_ms = LEAVE_ROUND_TRIPS * remains.round_trip_ms;
+        uint64_t deadline_ms = moved_ms + (trips_ms > still_ms ? trips_ms : still_ms);
+        if (deadline_ms > last_ms)
+            deadline_ms = last_ms;
+        if (!remains.open || now_ms >= deadline_ms)
             break;
+        // No event says that a peer has taken bytes that the kernel held.
         const uint64_t left_ms = deadline_ms - now_ms;
-        wait_for_work(transport, left_ms > 1000 ? 1000 : (int)left_ms);
+        wait_for_work(transport, left_ms > LEAVE_LOOK_MS ? LEAVE_LOOK_MS : (int)left_ms);
         (void)attention_take(&transport->flows.attention);
     }
     for (uint32_t i = 0; i < transport->flows.links.count; i++)
         transport_close_stream(transport->flows.links.all[i], false);
 }
 
-void transport_leave(struct transport *transport, uint64_t linger_ms)
+void transport_leave(struct transport *transport, uint64_t still_ms)
 {
     thread_assert(&transport->flows.thread);
-    transport_leave_links(transport, linger_ms);
+    transport_leave_links(transport, still_ms, UINT64_MAX);
     teardown_forget(&transport->flows, true);
     transport_forget(transport);
 }
 
-void transport_retreat(struct transport *transport, uint64_t linger_ms)
+void transport_retreat(struct transport *transport, uint64_t linger_ms, bool lost)
 {
     thread_assert(&transport->flows.thread);
-    transport_leave_links(transport, linger_ms);
-    teardown_forget(&transport->flows, false);
+    transport_leave_links(transport, linger_ms, clock_now_ms() + linger_ms);
+    teardown_forget(&transport->flows, !lost);
     transport_forget(transport);
 }

@@ -36,12 +36,13 @@ int transport_form(struct transport *transport, const struct transport_world *wo
 // called from an event. transport_form may follow, for another generation.
 void transport_abandon(struct transport *transport);
 // Ends the generation with a goodbye: sends the queued frames and LEAVE on every link, then waits
-// until each peer has closed its side. Blocks for linger_ms at most. Drops what arrives, makes no
-// events, and forgets collectives and waves that are not done. Must not be called from an event.
-void transport_leave(struct transport *transport, uint64_t linger_ms);
-// As transport_leave, but after a rank was lost: NCCL is aborted, so devices wait for no other
-// rank.
-void transport_retreat(struct transport *transport, uint64_t linger_ms);
+// until each peer has closed its side. Blocks until no peer has taken bytes for still_ms, or for
+// four round trips of the slowest link if these are longer. Drops what arrives, makes no events,
+// and forgets collectives and waves that are not done. Must not be called from an event.
+void transport_leave(struct transport *transport, uint64_t still_ms);
+// As transport_leave, but for linger_ms at most. lost: true after a rank was lost: NCCL is aborted,
+// so devices wait for no other rank.
+void transport_retreat(struct transport *transport, uint64_t linger_ms, bool lost);
 // Closes the transport and frees it. Any thread, when no thread drives.
 void transport_close(struct transport *transport);
 

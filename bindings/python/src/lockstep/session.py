@@ -237,7 +237,8 @@ class Session(Collectives):
                 function()
 
     def close(self, *, at_exit: bool = False) -> None:
-        """Leaves the job in good order. Takes two seconds at most. A session that is closed
+        """Leaves the job in good order. Sends what other ranks still need as long as they take
+        bytes of it, and waits three seconds more at most (lockstep_close). A session that is closed
         already stays closed. In a forked child nothing happens. Memory of the library that arrays
         use becomes memory of this process alone, unless at_exit: then nothing may use it."""
         if not self.handle:
