@@ -158,6 +158,13 @@ static inline uint64_t stream_unsent(const struct stream *stream)
     return stream->queued_bytes + (link && link->ops->unsent ? link->ops->unsent(link) : 0);
 }
 
+// Returns the smoothed round trip to the peer's host, in ms. May cost a system call.
+static inline uint64_t stream_round_trip_ms(const struct stream *stream)
+{
+    struct link *link = stream->link;
+    return link && link->ops->round_trip_ms ? link->ops->round_trip_ms(link) : 0;
+}
+
 // Makes one call of receive, and processes the bytes that it returned.
 enum stream_status stream_receive(struct stream *stream);
 // Receives bytes and drops them, after the goodbye. Returns STREAM_ENDED or STREAM_DRY.

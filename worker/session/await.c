@@ -18,7 +18,8 @@
 #include <string.h>
 
 // A send that waits because its receiver is behind may go when the receiver says what it has taken.
-// Those words may be on their way, behind other bytes. So such a wait counts only after this time.
+// Those words may be on their way. So such a wait counts only when no bytes have moved between the
+// two for this time.
 #define AWAIT_HELD_MS 5000
 
 // ---- Waits -------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ static bool await_counts(const struct standing *standing)
     if (!work || !work->passes)
         return true;
     const uint64_t held_ms = atomic_load_explicit(&work->collective.held_ms, memory_order_relaxed);
-    return held_ms != 0 && clock_coarse_ms() - held_ms >= AWAIT_HELD_MS;
+    return held_ms != 0 && clock_coarse_ms() >= held_ms + AWAIT_HELD_MS;
 }
 
 void await_read(struct lockstep_session *session, const struct down_query *query, uint64_t *seen,

@@ -326,8 +326,7 @@ static void transport_part_all(struct transport *transport, struct remains *rema
             transport_close_stream(peer, false);
             continue;
         }
-        struct link *link = peer->stream.link;
-        const uint64_t trip_ms = link->ops->round_trip_ms ? link->ops->round_trip_ms(link) : 0;
+        const uint64_t trip_ms = stream_round_trip_ms(&peer->stream);
         remains->open = true;
         remains->unsent += stream_unsent(&peer->stream);
         if (trip_ms > remains->round_trip_ms)

@@ -42,7 +42,10 @@
 // has to complete before it begins the receive.
 //
 // Whose wait is told. A rank that waits in a send waits for the receiver only while the part waits
-// (collective.held_ms). Before that it waits for the link.
+// (collective.held_ms). Before that it waits for the link. It also waits for the link while bytes
+// move between the two: parts may be on their way to the receiver, or a CREDIT behind other bytes
+// of it. So held_ms counts from the last movement. If a packet is lost, nothing arrives for some
+// round trips, so these pass first.
 
 #include "worker/transport/direct/ahead.h"
 
@@ -51,6 +54,9 @@
 #include "worker/transport/flow/flow.h"
 
 #include <stdatomic.h>
+
+#define AHEAD_LOOK_MS 200 // Least time between two looks at a link.
+#define AHEAD_ROUND_TRIPS 4
 
 static_assert(2 * LOCKSTEP_SENDS_TOLD <= LOCKSTEP_SENDS_AHEAD,
               "the receiver says that it took parts before the sender has to wait");
@@ -84,6 +90,23 @@ static bool ahead_announce(struct flows *flows, const struct flow *flow,
         (struct direct_word){.part = DIRECT_ANNOUNCE, .weight = member->send->elements});
 }
 
+// The part waits, and is announced. The driver comes here once a second at least.
+static void ahead_watch(const struct flow *flow, struct direct_member *member)
+{
+    struct stream *stream = &member->peer->stream;
+    struct peer_sends *sends = &member->peer->sends;
+    const uint64_t now_ms = clock_coarse_ms();
+    if (now_ms - sends->looked_ms >= AHEAD_LOOK_MS) {
+        const uint64_t trip_ms = stream_round_trip_ms(stream);
+        sends->looked_ms = now_ms;
+        if (stream_unsent(stream) > 0 || stream->bytes_received != sends->received)
+            sends->moved_ms = now_ms + AHEAD_ROUND_TRIPS * trip_ms;
+        sends->received = stream->bytes_received;
+    }
+    if (atomic_load_explicit(&flow->collective->held_ms, memory_order_relaxed) < sends->moved_ms)
+        atomic_store_explicit(&flow->collective->held_ms, sends->moved_ms, memory_order_relaxed);
+}
+
 bool ahead_feed(struct flows *flows, const struct flow *flow, struct direct_member *member)
 {
     const struct peer_sends *sends = &member->peer->sends;
@@ -100,7 +123,10 @@ bool ahead_feed(struct flows *flows, const struct flow *flow, struct direct_memb
         ahead_go(flow, member);
         return false;
     }
-    return !member->announced && ahead_announce(flows, flow, member);
+    if (!member->announced)
+        return ahead_announce(flows, flow, member);
+    ahead_watch(flow, member);
+    return false;
 }
 
 const char *ahead_check(const struct direct_member *member, const struct frame_header *header)

@@ -199,7 +199,8 @@ struct collective {
     uint64_t first_sent_us; // clock_now_us() when the first byte was given to a link; 0: none was.
     uint64_t last_received_us;
     // Since when a short part of this rank waits until its receiver, which is behind, begins its
-    // receive (direct/ahead.c), by clock_coarse_ms; 0: none waits. Any thread may read it.
+    // receive, and no bytes have moved between the two (direct/ahead.c), by clock_coarse_ms; 0:
+    // none waits. It may lie ahead of the present by some round trips. Any thread may read it.
     _Atomic uint64_t held_ms;
 
     void *state; // For the transport while the collective is launched, else NULL.

@@ -32,6 +32,10 @@ struct peer_sends {
     uint32_t known; // How many of these the peer says it has taken.
     uint32_t taken; // Parts of the peer that this rank has taken.
     uint32_t told; // How many of these this rank has told the peer.
+    // While a part waits: when bytes moved between the two last, and what that was found from.
+    uint64_t moved_ms;
+    uint64_t looked_ms;
+    uint64_t received; // Bytes of the peer's stream.
 };
 
 // The kind of object that an epoll event points at.
