@@ -156,17 +156,25 @@ static void call_await_end(struct call *call)
     call->awaits_end = true;
 }
 
-// Starts to read the next message, unless the peer does not read its own messages. A call that does
-// not read awaits its end: see the head of parts.h.
+// True while the peer does not read its own messages. One of them is in flight then, and fails if
+// the call breaks.
+static bool call_pauses(const struct call *call)
+{
+    return call->queue_count >= RPC_QUEUE_PAUSE && call->sending;
+}
+
+// Starts to read the next message, unless the call pauses. A call that will never read again awaits
+// its end: see the head of parts.h.
 static void call_read(struct call *call)
 {
     if (call->reading)
         return;
-    if (!call_listens(call) || call->read_over || call->dead || call->finishing ||
-        call->queue_count >= RPC_QUEUE_PAUSE) {
+    if (!call_listens(call) || call->read_over || call->dead || call->finishing) {
         call_await_end(call);
         return;
     }
+    if (call_pauses(call))
+        return;
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
     op.data.recv_message.recv_message = &call->incoming;
     call_start(call, &op, &call->received);
@@ -334,10 +342,9 @@ static void call_on_sent(struct op *op, bool ok)
 {
     struct call *call = list_entry(op, struct call, sent);
     call->sending = false;
-    if (ok) {
+    if (ok)
         rpc_call_pump(call);
-        call_read(call);
-    }
+    call_read(call); // Messages that came before the call broke are still there.
     call_release(call);
 }
 

@@ -11,12 +11,12 @@
 // have ended.
 //
 // Lifetimes. call->pending counts the started batches; at 0 the call is freed. At any time a call
-// reads a message or awaits its end (RECV_CLOSE_ON_SERVER). Only the completion of the latter batch
-// proves that a call has ended, and no batch is started after it. A call that reads does not await
-// its end, because gRPC then drops messages that have come, as soon as the peer breaks the call or
-// its process ends. The last of them may be a worker's goodbye, which many heartbeats precede if
-// the coordinator was stopped. A listener outlives its calls and its accepts, and the server
-// outlives its listeners.
+// reads a message, or awaits its end (RECV_CLOSE_ON_SERVER), or is paused and sends. Only the
+// completion of the second batch proves that a call has ended, and no batch is started after it. A
+// call that reads, or will read again, does not await its end, because gRPC then drops messages
+// that have come, as soon as the peer breaks the call or its process ends. The last of them may be
+// a worker's goodbye, which many heartbeats precede if the coordinator was stopped. A listener
+// outlives its calls and its accepts, and the server outlives its listeners.
 //
 // Stream thread only, except for gRPC's log and rpc_server_wake.
 

@@ -2,7 +2,8 @@
 //
 // All connections together use more memory than their limit. The tests check which connections the
 // server ends. The server is a real one in this process, but the test reports its memory use: each
-// time it reports one value above the limit, so that the server ends exactly one connection.
+// time it reports one value above the limit, so that the server ends exactly one connection. One
+// test is about a stream whose client does not read for a while.
 
 #include "server/rpc/budget.h"
 #include "server/rpc/loop.h"
@@ -13,6 +14,9 @@
 
 #define METHOD "/lockstep.v1.Coordinator/Session"
 #define BUDGET_BYTES (1024 * 1024)
+#define ANSWERS 110 // More than RPC_QUEUE_PAUSE beyond the 64 KiB that a client takes unasked.
+#define ANSWER_BYTES 2048
+#define LAST_WORDS 40
 
 static struct {
     struct rpc_server *server;
@@ -22,6 +26,8 @@ static struct {
     atomic_bool above; // True: the next check of memory finds a value above the limit.
     atomic_bool stop;
     atomic_uint messages;
+    atomic_bool answers; // True: the next message gets ANSWERS answers.
+    atomic_bool held; // True: the server stands still.
     // guarded by mutex
     struct mutex mutex;
     struct cond changed;
@@ -46,10 +52,13 @@ static void on_opened(void *context, rpc_peer peer, const char *address)
 
 static void on_message(void *context, rpc_peer peer, const uint8_t *bytes, size_t size)
 {
+    static const uint8_t answer[ANSWER_BYTES];
     (void)context;
-    (void)peer;
     (void)bytes;
     (void)size;
+    for (uint32_t i = 0; i < ANSWERS && atomic_load(&there.answers); i++)
+        assert_true(rpc_server_calls.send(there.server, peer, answer, sizeof(answer)));
+    atomic_store(&there.answers, false);
     atomic_fetch_add(&there.messages, 1);
 }
 
@@ -71,6 +80,8 @@ static uint64_t on_turn(void *context, uint64_t now_ms)
     there.ended = rpc_server_calls.counts(there.server).budget_ended;
     cond_broadcast(&there.changed);
     mutex_unlock(&there.mutex);
+    while (atomic_load(&there.held))
+        usleep(1000);
     if (atomic_load(&there.stop))
         rpc_server_calls.stop(there.server);
     return now_ms + 10;
@@ -276,9 +287,57 @@ static void streams_over_ipv6_are_known(void **state)
     server_end();
 }
 
+// Reads until nothing has come for 200 ms. Returns the number of bytes.
+static size_t stream_read(int fd)
+{
+    char bytes[16384];
+    struct pollfd ready = {fd, POLLIN, 0};
+    size_t size = 0;
+    while (poll(&ready, 1, 200) > 0) {
+        const ssize_t part = recv(fd, bytes, sizeof(bytes), 0);
+        assert_true(part > 0);
+        size += (size_t)part;
+    }
+    return size;
+}
+
+// Condition: a client does not read for a while, and then reads everything. Later it sends messages
+// and ends its connection, while the server stands still. Decision: the server takes all of them.
+static void last_words_count_after_a_pause(void **state)
+{
+    (void)state;
+    server_start("127.0.0.1");
+    const int fd = stream_open();
+    atomic_store(&there.answers, true);
+    stream_speak(fd, 1);
+    const size_t before = stream_read(fd);
+    assert_true(before < ANSWERS * ANSWER_BYTES / 2);
+    frame_write(fd, FRAME_WINDOW, 0, 0, "\0\x10\0\0", 4);
+    frame_write(fd, FRAME_WINDOW, 0, 1, "\0\x10\0\0", 4);
+    assert_true(before + stream_read(fd) > ANSWERS * ANSWER_BYTES);
+    stream_speak(fd, 1);
+    const unsigned told = atomic_load(&there.messages);
+    atomic_store(&there.held, true);
+    usleep(100000);
+    for (uint32_t i = 0; i < LAST_WORDS; i++)
+        frame_write(fd, FRAME_DATA, 0, 1, "\0\0\0\0\0", 5);
+    close(fd);
+    usleep(100000);
+    atomic_store(&there.held, false);
+    const uint64_t until_ms = clock_now_ms() + wait_bound_ms();
+    mutex_lock(&there.mutex);
+    while (there.closed < 1 && cond_wait_until(&there.changed, &there.mutex, until_ms))
+        ;
+    assert_int_equal(there.closed, 1);
+    mutex_unlock(&there.mutex);
+    assert_int_equal(atomic_load(&there.messages) - told, LAST_WORDS);
+    server_end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(last_words_count_after_a_pause),
         cmocka_unit_test(what_a_job_misses_least_ends_first),
         cmocka_unit_test(streams_over_ipv6_are_known),
     };

@@ -16,7 +16,8 @@ enum frame_type {
     FRAME_DATA = 0,
     FRAME_HEADERS = 1,
     FRAME_RESET = 3,
-    FRAME_SETTINGS = 4
+    FRAME_SETTINGS = 4,
+    FRAME_WINDOW = 8
 };
 enum {
     END_HEADERS = 4,
