@@ -30,7 +30,6 @@
 #include "worker/link/own_address.h"
 #include "worker/session/headroom.h"
 #include "worker/session/module/device_events.h"
-#include "worker/session/module/leaves.h"
 #include "worker/session/plain.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
@@ -381,11 +380,14 @@ static int open_join(struct lockstep_session *session)
 
 static int open_begin(struct lockstep_session *session)
 {
-    if (getrandom(&session->uuid, sizeof(session->uuid), 0) >= 0 &&
-        trace_open(&session->config, &session->uuid, &session->log, &session->trace) == 0 &&
-        watched_track(session) == 0)
-        return 0;
-    return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+    if (getrandom(&session->uuid, sizeof(session->uuid), 0) < 0)
+        return error_set(LOCKSTEP_E_SYSTEM,
+                         "the kernel gives this process no random bytes (getrandom): %s",
+                         strerror(errno));
+    if (trace_open(&session->config, &session->uuid, &session->log, &session->trace) < 0 ||
+        watched_track(session) < 0)
+        return error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
+    return 0;
 }
 
 // Opens one device. "auto" means the calling thread's current device, so it is resolved here.
@@ -539,22 +541,6 @@ int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_si
     if (world_size)
         *world_size = session->world.size;
     mutex_unlock(&session->mutex);
-    return 0;
-}
-
-int lockstep_leaves(lockstep_session *session, uint32_t *first, uint32_t *count, uint32_t *total)
-{
-    const int status = session_check_handle(session);
-    uint32_t all;
-    if (status < 0)
-        return status;
-    const struct tree_block own = leaves_of(session, &all);
-    if (first)
-        *first = own.first;
-    if (count)
-        *count = own.end - own.first;
-    if (total)
-        *total = all;
     return 0;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last change of the world in which a session goes on. Trainer.
+// The last change of the world in which a session goes on, and this rank's leaves. Trainer.
 
 #include "base/bits.h"
 #include "base/text.h"
 #include "worker/session/gate.h"
+#include "worker/session/module/leaves.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 
@@ -48,5 +49,21 @@ int lockstep_world_change(lockstep_session *session, struct lockstep_change *cha
         change_lost(last->removed, change);
     }
     mutex_unlock(&session->mutex);
+    return 0;
+}
+
+int lockstep_leaves(lockstep_session *session, uint32_t *first, uint32_t *count, uint32_t *total)
+{
+    const int status = session_check_handle(session);
+    uint32_t all;
+    if (status < 0)
+        return status;
+    const struct tree_block own = leaves_of(session, &all);
+    if (first)
+        *first = own.first;
+    if (count)
+        *count = own.end - own.first;
+    if (total)
+        *total = all;
     return 0;
 }

@@ -40,6 +40,7 @@ bool headroom_descriptors(uint32_t count, const char *what, char *text, size_t t
     const uint32_t most = LOCKSTEP_SESSION_DESCRIPTORS_MOST;
     const uint32_t wanted = count < most ? count : most;
     const uint32_t had = spare_room(wanted);
+    char reason[64];
     struct text out;
     if (had == wanted)
         return true;
@@ -49,6 +50,11 @@ bool headroom_descriptors(uint32_t count, const char *what, char *text, size_t t
         wanted, had);
     if (errno == ENFILE)
         text_append(&out, "this host has no others (sysctl fs.file-max)");
+    else if (errno != EMFILE)
+        text_append(&out,
+                    "the system refuses them (%s): look for a filter of system calls (seccomp) of "
+                    "its container",
+                    strerror_r(errno, reason, sizeof(reason)));
     else
         text_append(&out,
                     "its limit is %" PRIu64 " (ulimit -n); raise the limit, or close files before "

@@ -23,7 +23,8 @@ struct config;
 int headroom_check(const struct config *config);
 
 // True if this process can open `count` more descriptors. False: `text` says what needs them, how
-// many the process can open, and which limit is reached. Any thread.
+// many the process can open, and which limit is reached, or that the system refuses more. Any
+// thread.
 bool headroom_descriptors(uint32_t count, const char *what, char *text, size_t text_bytes);
 
 #endif

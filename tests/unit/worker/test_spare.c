@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Unit tests: what a process that has used up a limit can still do. /proc is read with no
-// descriptor free, by a spare one; a file that may not grow is an error and no signal.
+// descriptor free, by a spare one; a file that may not grow is an error and no signal. And what an
+// error says if the system refuses a call although no limit is reached.
 
 #include "base/file_limit.h"
 #include "base/thread.h"
@@ -20,12 +21,68 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <lockstep/lockstep.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+// ---- System calls that are refused -------------------------------------------------------------
+
+static atomic_bool refuses_eventfd;
+static atomic_bool refuses_getrandom;
+
+static long refused(int number)
+{
+    errno = number;
+    return -1;
+}
+
+int eventfd(unsigned int count, int flags)
+{
+    if (atomic_load(&refuses_eventfd))
+        return (int)refused(EPERM);
+    return (int)syscall(SYS_eventfd2, count, flags);
+}
+
+ssize_t getrandom(void *bytes, size_t size, unsigned int flags)
+{
+    return atomic_load(&refuses_getrandom) ? refused(ENOSYS)
+                                           : syscall(SYS_getrandom, bytes, size, flags);
+}
+
+static void a_refused_descriptor_is_no_limit(void **state)
+{
+    char text[LOCKSTEP_TEXT_BYTES] = "";
+    (void)state;
+    atomic_store(&refuses_eventfd, true);
+    assert_false(headroom_descriptors(3, "a test needs", text, sizeof(text)));
+    atomic_store(&refuses_eventfd, false);
+    assert_string_equal(text, "a test needs 3 file descriptors, and this process can open 0 more: "
+                              "the system refuses them (Operation not permitted): look for a "
+                              "filter of system calls (seccomp) of its container");
+}
+
+static void refused_random_bytes_are_no_lack_of_memory(void **state)
+{
+    const struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session = NULL;
+    (void)state;
+    atomic_store(&refuses_getrandom, true);
+    assert_int_equal(lockstep_open(&config, &session), LOCKSTEP_E_SYSTEM);
+    atomic_store(&refuses_getrandom, false);
+    assert_string_equal(lockstep_error_text(), "the kernel gives this process no random bytes "
+                                               "(getrandom): Function not implemented");
+    assert_int_equal(lockstep_open(&config, &session), 0);
+    assert_int_equal(lockstep_close(session), 0);
+}
+
+// ---- Limits that are used up -------------------------------------------------------------------
 
 // Everything that this test can open is open.
 static void proc_is_read_without_a_free_descriptor(void **state)
@@ -191,6 +248,8 @@ int main(void)
         cmocka_unit_test(proc_is_read_without_a_free_descriptor),
         cmocka_unit_test(two_sessions_share_the_spare_ones),
         cmocka_unit_test(what_descriptors_are_missing_is_said),
+        cmocka_unit_test(a_refused_descriptor_is_no_limit),
+        cmocka_unit_test(refused_random_bytes_are_no_lack_of_memory),
         cmocka_unit_test(room_is_not_taken_from_other_threads),
         cmocka_unit_test(a_file_that_may_not_grow_raises_no_signal),
         cmocka_unit_test(a_file_is_filled_without_signals),
