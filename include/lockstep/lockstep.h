@@ -1290,7 +1290,8 @@ struct lockstep_collective {
      * kinds: 1. */
     uint64_t weight;
     /* RECEIVE: where the place of the member that has sent is written before the receive is
-     * complete; borrowed until the wait. NULL: nowhere. */
+     * complete; borrowed until the wait. NULL: nowhere. With config.on_failure continue it is the
+     * place in the world that the trainer has last heard of (docs/recovery.md). */
     uint32_t *sender;
 };
 

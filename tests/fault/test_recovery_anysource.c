@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,12 +33,15 @@ enum {
     WAITING = 2, // Receives from any source that wait when the rank dies.
     MESSAGES = WAITING + 2, // Sent after the death.
     LATE_US = 20000,
+    LARGE = 8 * 1024 * 1024, // Elements of a message that is on its way when a rank dies.
 };
 
 // What happens beside the death.
 struct plot {
     const char *transport;
     bool slow; // Each frame of BESIDE is late: the receiver is the last one that ends the accord.
+    bool names; // True if it is about the number of a receive's sender.
+    bool hears; // True if the trainer hears of the death before it waits for that receive.
     int second; // BESIDE dies at this of its frames, the first being 0; -1: it lives.
 };
 
@@ -195,6 +199,56 @@ static void exchange(const struct trainer *trainer)
         send_all(trainer, early);
 }
 
+// BESIDE dies when the receive has its message, which is still on its way from DEAD. The trainer
+// may hear of that before it waits for the receive.
+static uint32_t receive_named(const struct trainer *trainer, struct lockstep_collective *what)
+{
+    _Atomic(uint32_t) *sender = calloc(1, sizeof(*sender));
+    lockstep_work *work = NULL;
+    expect(trainer, sender, "memory");
+    what->peer = LOCKSTEP_ANY_SOURCE;
+    what->sender = (uint32_t *)(void *)sender;
+    expect(trainer, lockstep_collective_begin(trainer->session, what, &work) == 0, "begin");
+    while (atomic_load(sender) == LOCKSTEP_ANY_SOURCE)
+        pause_us(1000);
+    kill(pids[BESIDE], SIGKILL);
+    if (plot->hears)
+        await_change(trainer);
+    end(trainer, work);
+    const uint32_t named = atomic_load(sender);
+    free((void *)sender);
+    return named;
+}
+
+// DEAD lives here, and is the sender: the numbers are those of the enumeration, of all ranks.
+__attribute__((noreturn)) static void name_the_sender(const struct trainer *trainer)
+{
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    what.name = "large";
+    what.dtype = LOCKSTEP_INT32;
+    what.count = LARGE;
+    what.input = what.output = calloc(LARGE, sizeof(int32_t));
+    expect(trainer, what.input, "memory");
+    meet(trainer);
+    while (trainer->id == BESIDE)
+        pause_us(LATE_US);
+    atomic_store(&late, trainer->id == DEAD);
+    if (trainer->id == DEAD) {
+        what.kind = LOCKSTEP_SEND;
+        what.peer = RECEIVER;
+        expect(trainer,
+               lockstep_collective_run(trainer->session, &what, LOCKSTEP_WAIT_FOREVER) == 0,
+               "send");
+    } else if (trainer->id == RECEIVER) {
+        what.kind = LOCKSTEP_RECEIVE;
+        const uint32_t named = receive_named(trainer, &what);
+        expect(trainer, named == (plot->hears ? DEAD - 1u : DEAD), "a wrong sender");
+    }
+    meet(trainer);
+    expect(trainer, lockstep_close(trainer->session) == 0, "close");
+    _exit(0);
+}
+
 __attribute__((noreturn)) static void train(uint32_t id)
 {
     static const uint32_t members[] = {SENDER, BESIDE, RECEIVER};
@@ -202,6 +256,8 @@ __attribute__((noreturn)) static void train(uint32_t id)
     expect(&trainer,
            kinds_open(&trainer.session, id, coordinator.port, plot->transport, "none") == 0,
            "open");
+    if (plot->names)
+        name_the_sender(&trainer);
     if (id != DEAD)
         expect(&trainer,
                lockstep_group_create(trainer.session, members, 3, "living", &trainer.group) == 0,
@@ -239,7 +295,7 @@ static void play(const struct plot *chosen)
         int status = 0;
         const bool ended = process_reap(pids[r], WAIT_MS, &status);
         pids[r] = ended ? 0 : pids[r];
-        const bool may_die = r == DEAD || (r == BESIDE && plot->second >= 0);
+        const bool may_die = r == DEAD || (r == BESIDE && (plot->second >= 0 || plot->names));
         if (ended && (status == 0 || (may_die && status == SIGKILL)))
             continue;
         fail_msg("%s, slow %d, second %d: rank %u ends with 0x%x: %s", plot->transport, plot->slow,
@@ -280,6 +336,14 @@ static void a_second_death(void **state)
         play(&(struct plot){.transport = "tcp", .slow = true, .second = frame});
 }
 
+static void the_trainer_knows_the_number_of_the_sender(void **state)
+{
+    (void)state;
+    for (int hears = 0; hears < 2; hears++)
+        play(&(struct plot){
+            .transport = "tcp", .slow = true, .names = true, .hears = hears == 1, .second = -1});
+}
+
 static int teardown(void **state)
 {
     (void)state;
@@ -298,6 +362,7 @@ int main(void)
         cmocka_unit_test_teardown(messages_may_come_early, teardown),
         cmocka_unit_test_teardown(a_frozen_sender_has_not_left, teardown),
         cmocka_unit_test_teardown(a_second_death, teardown),
+        cmocka_unit_test_teardown(the_trainer_knows_the_number_of_the_sender, teardown),
     };
     told = mmap(NULL, RANKS * sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                 0);

@@ -29,6 +29,7 @@
 #include "worker/session/module/places.h"
 #include "worker/session/module/replicas.h"
 #include "worker/session/module/sets.h"
+#include "worker/session/renumber.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 
@@ -133,7 +134,7 @@ static void step_fill_view(struct lockstep_session *session, uint32_t exhausted,
         mutex_unlock(&session->mutex);
         return;
     }
-    session->works.changes_told = change->number;
+    renumber_tell_locked(session);
     view->generation = session->world.generation.number;
     view->rank = session->world.rank;
     view->world_size = session->world.size;

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "worker/session/gate.h"
 #include "worker/session/module/leaves.h"
+#include "worker/session/renumber.h"
 #include "worker/session/session.h"
 #include "worker/support/error.h"
 
@@ -36,7 +37,7 @@ int lockstep_world_change(lockstep_session *session, struct lockstep_change *cha
     *change = (struct lockstep_change)LOCKSTEP_CHANGE_INIT;
     mutex_lock(&session->mutex);
     const struct world_change *last = &session->step.change;
-    session->works.changes_told = last->number;
+    renumber_tell_locked(session);
     if (last->number > 0) {
         change->changes = last->number;
         change->step = last->step;

@@ -5,6 +5,7 @@
 #include "worker/session/agreement.h"
 
 #include "base/hash64.h"
+#include "worker/session/renumber.h"
 #include "worker/session/session.h"
 #include "worker/session/work.h"
 #include "worker/support/error.h"
@@ -53,7 +54,7 @@ int agreement_error_locked(struct lockstep_session *session, const char *kind, c
 {
     const struct world_change *change = &session->step.change;
     mutex_assert_held(&session->mutex);
-    session->works.changes_told = change->number;
+    renumber_tell_locked(session);
     return error_set(LOCKSTEP_E_CHANGED,
                      "%s '%s': the world changed while it ran, and what it writes is undefined "
                      "now: call it again, on every rank; %s",
@@ -64,7 +65,7 @@ int agreement_parted_locked(struct lockstep_session *session, const char *kind, 
 {
     const struct world_change *change = &session->step.change;
     mutex_assert_held(&session->mutex);
-    session->works.changes_told = change->number;
+    renumber_tell_locked(session);
     return error_set(LOCKSTEP_E_CHANGED,
                      "%s '%s': the rank at the other end is gone, and what it writes is undefined "
                      "now: ask lockstep_world_change for the ranks that are left; %s",
@@ -85,7 +86,7 @@ int agreement_numbers_locked(struct lockstep_session *session)
     mutex_assert_held(&session->mutex);
     if (session->works.changes_told == changes)
         return 0;
-    session->works.changes_told = changes;
+    renumber_tell_locked(session);
     return agreement_renumbered();
 }
 
@@ -94,7 +95,7 @@ int agreement_same_locked(struct lockstep_session *session, uint64_t changes)
     mutex_assert_held(&session->mutex);
     if (session->step.change.number == changes)
         return 0;
-    session->works.changes_told = session->step.change.number;
+    renumber_tell_locked(session);
     return agreement_renumbered();
 }
 

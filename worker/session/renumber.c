@@ -35,6 +35,16 @@ static bool renumber_misses(const struct lockstep_work *work, const uint64_t *re
     return missed != 0;
 }
 
+// A receive that is done, and that the trainer has not waited for. Its part names the sender.
+static void renumber_received(struct lockstep_work *work, const uint64_t *removed, uint32_t size)
+{
+    if (work->member == LOCKSTEP_ANY_SOURCE)
+        return;
+    const uint32_t rank = group_rank(work->group, work->member);
+    work->pair[0].rank =
+        bits_has(removed, rank) ? LOCKSTEP_ANY_SOURCE : change_place(rank, size, removed);
+}
+
 // A send, or a receive whose sender is known. Its parts name the other rank.
 static void renumber_pair(struct lockstep_work *work, const uint64_t *removed, uint32_t size)
 {
@@ -46,8 +56,15 @@ static void renumber_pair(struct lockstep_work *work, const uint64_t *removed, u
     work->part[sends ? 0 : 1].rank = work->pair[sends].rank;
 }
 
+static bool renumber_is_received(const struct lockstep_work *work)
+{
+    return work->state == WORK_DONE && work->kind == LOCKSTEP_RECEIVE && work->agreement.wanted;
+}
+
 static void renumber_work(struct lockstep_work *work, const uint64_t *removed, uint32_t size)
 {
+    if (renumber_is_received(work))
+        renumber_received(work, removed, size);
     if (work->state != WORK_IN_FLIGHT || !work->agreement.wanted || !work_is_pair(work))
         return;
     if (!anysource_is(work))
@@ -58,15 +75,32 @@ static void renumber_work(struct lockstep_work *work, const uint64_t *removed, u
         work->pair[0].rank = work->pair[1].rank = change_place(work->pair[1].rank, size, removed);
 }
 
-// The place of the other rank: for texts, for the watch, and for the trainer that asked for it.
+// The place of the other rank: for texts, for the watch, and for renumber_tell_locked.
 static void renumber_member(struct lockstep_work *work)
 {
+    if (renumber_is_received(work))
+        work->member =
+            work->member == LOCKSTEP_ANY_SOURCE || work->pair[0].rank == LOCKSTEP_ANY_SOURCE
+                ? LOCKSTEP_ANY_SOURCE
+                : group_place(work->group, work->pair[0].rank);
     if (work->state != WORK_IN_FLIGHT || !work->agreement.wanted || !work_is_pair(work) ||
         anysource_is(work) || work->lost)
         return;
     work->member = group_place(work->group, work->pair[work->kind == LOCKSTEP_SEND].rank);
-    if (work->sender)
-        *work->sender = work->member;
+}
+
+void renumber_tell_locked(struct lockstep_session *session)
+{
+    struct works *works = &session->works;
+    mutex_assert_held(&session->mutex);
+    if (works->changes_told == session->step.change.number)
+        return;
+    works->changes_told = session->step.change.number;
+    for (uint32_t i = 0; i < LOCKSTEP_MAX_PLAIN; i++) {
+        const struct lockstep_work *work = &works->all[i];
+        if (work->state != WORK_FREE && work->kind == LOCKSTEP_RECEIVE && work->sender)
+            *work->sender = work->member;
+    }
 }
 
 void renumber_locked(struct lockstep_session *session, const uint64_t *removed)
