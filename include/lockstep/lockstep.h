@@ -898,7 +898,13 @@ LOCKSTEP_API int lockstep_call_unused(lockstep_call *call, const uint32_t *param
                                       uint32_t count);
 /* Gives up the open call, for example after an exception in the backward pass. This module
  * contributes nothing to every bucket that was not complete yet, so no rank waits for it. It makes
- * no more calls in this step (or window).
+ * no more calls in this step (or window). From now on the module's gradients belong to the library
+ * until lockstep_step_end returns.
+ * In a step that accumulates, and in a call before the last one of calls_per_step, no bucket is
+ * complete: the module contributes nothing. In a step that accumulates, this holds from the
+ * lockstep_step_begin of the window's last step on. Until then other ranks may wait.
+ * With separate_calls, other ranks do not wait for the calls that this module does not make any
+ * more. Exception: in a step that is learned they wait until this rank calls lockstep_step_end.
  * With LOCKSTEP_ABORT_ERROR every rank, this one included, gets E_UNUSED at the end of the step.
  * The text names rank and module, and the session goes on. Do not use the gradients of the module:
  * on each rank an element is as it was or what all ranks agreed on.

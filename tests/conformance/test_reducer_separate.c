@@ -377,6 +377,43 @@ static void case_30_a_separate_call_is_given_up(const struct setting *setting)
     separate_run(setting, given_up_body);
 }
 
+// Rank 0 aborts its second call, and waits in a barrier while the others wait for the third one.
+static void given_up_and_awaited_body(struct rank *rank)
+{
+    struct separate separate;
+    lockstep_call *call;
+    separate_make(rank, "net", LOCKSTEP_UNUSED_ERROR, &separate);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 4; i++) {
+        const bool gives_up = i > 0 && rank->rank == 0;
+        trainer_begin(rank, NULL);
+        fill_all(rank, &separate);
+        for (uint32_t c = 0; c < CALLS && !gives_up; c++) {
+            RANK_OK(rank, lockstep_call_begin(separate.net.module, &call));
+            for (uint32_t p = 0; p < COUNT; p++)
+                report(rank, &separate, c, p);
+            RANK_OK(rank, lockstep_call_end(call));
+        }
+        if (gives_up) {
+            one_call(rank, &separate, 0, ALL);
+            RANK_OK(rank, lockstep_call_begin(separate.net.module, &call));
+            RANK_OK(rank, lockstep_call_abort(call));
+        } else {
+            RANK_OK(rank, lockstep_call_wait(call, LOCKSTEP_WAIT_FOREVER));
+        }
+        RANK_OK(rank, lockstep_barrier(rank->session, "meet", LOCKSTEP_WAIT_FOREVER));
+        RANK_STATUS(rank, i == 0 ? LOCKSTEP_OK : LOCKSTEP_E_UNUSED,
+                    lockstep_step_end(rank->session, NULL));
+        RANK_EQUAL(rank, trainer_report(rank).aborted, i > 0);
+    }
+    trainer_free(&separate.net);
+}
+
+static void case_30_calls_after_it_are_not_awaited(const struct setting *setting)
+{
+    separate_run(setting, given_up_and_awaited_body);
+}
+
 // ---- Two modules, interleaved in other orders on the ranks -------------------------------------
 
 static void interleaved_body(struct rank *rank)
@@ -522,6 +559,7 @@ int main(void)
         {"separate_calls_have_usage_each", separate_calls_have_usage_each, NULL},
         {"case_14_unused_names_the_call", case_14_unused_names_the_call, NULL},
         {"case_30_a_separate_call_is_given_up", case_30_a_separate_call_is_given_up, NULL},
+        {"case_30_calls_after_it_are_not_awaited", case_30_calls_after_it_are_not_awaited, NULL},
         {"case_40_separate_calls_interleaved", case_40_separate_calls_interleaved, NULL},
         {"case_16_separate_calls_refuse", case_16_separate_calls_refuse, NULL},
         {"separate_calls_differ", separate_calls_differ, NULL},

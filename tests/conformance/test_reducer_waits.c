@@ -673,6 +673,93 @@ static void waits_that_are_refused(const struct setting *setting)
     waits_run(setting, refused_body);
 }
 
+// ---- Given up ----------------------------------------------------------------------------------
+
+#define LONG_COUNT 20 // More buckets than may be in flight (LOCKSTEP_WINDOW).
+
+static void accept_aborts(struct trained_module *module, struct lockstep_module_config *config)
+{
+    (void)module;
+    config->on_abort = LOCKSTEP_ABORT_ACCEPT;
+}
+
+// Makes the first call of the long module's two in a step or window. Rank 1 may give it up instead.
+// Then it makes no second call.
+static void call_or_give_up(struct rank *rank, struct trained_module *module, bool gives_up)
+{
+    lockstep_call *call;
+    if (!gives_up) {
+        make_call(rank, module);
+        return;
+    }
+    RANK_OK(rank, lockstep_call_begin(module->module, &call));
+    RANK_OK(rank, lockstep_grad_ready(module->module, call, 0, NULL, NULL));
+    RANK_OK(rank, lockstep_call_abort(call));
+}
+
+// Rank 1 gives up the long module in a call with which no gradients travel. It waits for another
+// module, whose buckets come after those of the long one, and then in a barrier, while the other
+// ranks wait for the long one.
+static void given_up_early(struct rank *rank, bool window)
+{
+    static const uint64_t elements[LONG_COUNT] = {60, 60, 60, 60, 60, 60, 60, 60, 60, 60,
+                                                  60, 60, 60, 60, 60, 60, 60, 60, 60, 60};
+    struct lockstep_step_options adding = LOCKSTEP_STEP_INIT;
+    const struct module_shape shape = {.name = "long",
+                                       .count = LONG_COUNT,
+                                       .elements = elements,
+                                       .unused = LOCKSTEP_UNUSED_ACCEPT,
+                                       .calls_per_step = window ? 1 : 2,
+                                       .configure = accept_aborts};
+    const struct module_shape critic = {.name = "critic", .count = 3, .elements = sizes};
+    struct trained_module modules[2];
+    adding.accumulate = 1;
+    trainer_make(rank, &shape, 0, &modules[0]);
+    trainer_make(rank, &critic, 1, &modules[1]);
+    RANK_OK(rank, lockstep_start(rank->session));
+    for (int i = 0; i < 4; i++) {
+        const bool gives_up = i % 2 == 1 && rank->rank == 1;
+        const uint64_t weights[CLUSTER_MAX_WORLD] = {1, i % 2 == 0, 1, 1};
+        lockstep_call *last = NULL;
+        trainer_begin(rank, window ? &adding : NULL);
+        call_or_give_up(rank, &modules[0], gives_up);
+        if (window) {
+            trainer_end(rank);
+            trainer_begin(rank, NULL);
+        }
+        if (!gives_up)
+            last = make_call(rank, &modules[0]);
+        waited_call(rank, &modules[1], NULL);
+        if (last)
+            RANK_OK(rank, lockstep_call_wait(last, FOREVER));
+        RANK_OK(rank, lockstep_barrier(rank->session, "meet", FOREVER));
+        trainer_end(rank);
+        RANK_EQUAL(rank, trainer_report(rank).aborted, i % 2);
+        trainer_expect_mean(rank, &modules[0], atomic_load(&rank->step), weights);
+    }
+    free_two(modules);
+}
+
+static void given_up_first_body(struct rank *rank)
+{
+    given_up_early(rank, false);
+}
+
+static void case_30_no_rank_waits_for_what_was_given_up(const struct setting *setting)
+{
+    waits_run(setting, given_up_first_body);
+}
+
+static void given_up_in_a_window_body(struct rank *rank)
+{
+    given_up_early(rank, true);
+}
+
+static void case_30_nor_for_what_was_given_up_in_a_window(const struct setting *setting)
+{
+    waits_run(setting, given_up_in_a_window_body);
+}
+
 // All parameters of the module are frozen, so a wait for its call ends at once.
 static void frozen_body(struct rank *rank)
 {
@@ -832,6 +919,10 @@ int main(void)
         {"waits_of_too_many_threads", waits_of_too_many_threads, NULL},
         {"case_38_wait_while_a_call_is_open", case_38_wait_while_a_call_is_open, NULL},
         {"waits_that_are_refused", waits_that_are_refused, NULL},
+        {"case_30_no_rank_waits_for_what_was_given_up", case_30_no_rank_waits_for_what_was_given_up,
+         NULL},
+        {"case_30_nor_for_what_was_given_up_in_a_window",
+         case_30_nor_for_what_was_given_up_in_a_window, NULL},
         {"a_module_without_gradients", a_module_without_gradients, NULL},
         {"a_rank_aborts_while_others_wait", a_rank_aborts_while_others_wait, NULL},
         {"an_abort_releases_waits", an_abort_releases_waits, NULL},

@@ -40,10 +40,7 @@ static void call_finish_module(struct lockstep_module *module)
         (module->shared_count == 0 && !call_takes_part(module)))
         return;
     (void)claim_rest(contribution, ++module->made.serial);
-    if (module->made.aborted_step == module->session->step.number)
-        claim_withdraw(contribution);
-    else
-        claim_hand_rest(contribution);
+    claim_hand_rest(contribution);
 }
 
 // Copies `withdrawn` from each bucket to its gradients: when the step has settled, the layout may
@@ -210,6 +207,30 @@ int lockstep_call_end(lockstep_call *call)
     return progress_leave(&visit, 0);
 }
 
+void call_withdraw(struct lockstep_module *module)
+{
+    struct contribution *contribution = &module->contributions[0];
+    (void)claim_rest(contribution, ++module->made.serial);
+    claim_withdraw(contribution);
+}
+
+// The module makes no more calls in this window. So buckets that would travel with these contribute
+// nothing, and no rank waits for them. In a step that accumulates, no bucket travels: then
+// lockstep_step_begin of the window's last step withdraws them.
+static void call_give_up(const struct lockstep_call *call)
+{
+    struct lockstep_module *module = call->module;
+    struct lockstep_session *session = module->session;
+    if (call->last)
+        claim_withdraw(call->contribution);
+    else if (!session->step.accumulating)
+        call_withdraw(module);
+    if (module->separate_calls && !session->config.solo)
+        session_post(session, (struct command){.kind = COMMAND_CALLS_OVER,
+                                               .module = module->index,
+                                               .call = module->made.count});
+}
+
 int lockstep_call_abort(lockstep_call *call)
 {
     const int status = call_check_open(call);
@@ -219,8 +240,7 @@ int lockstep_call_abort(lockstep_call *call)
     call_shut(call);
     call->given_up = true;
     call->module->made.aborted_step = call->module->session->step.number;
-    if (call->last)
-        claim_withdraw(call->contribution);
+    call_give_up(call);
     call_tell(call, COMMAND_CALL_END);
     return progress_leave(&visit, 0);
 }

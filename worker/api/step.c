@@ -259,6 +259,10 @@ static int step_begin(struct lockstep_session *session, const struct lockstep_st
     step_opened(session, &whole);
     if (!session->step.accumulating)
         step_begun(session);
+    for (uint32_t i = 0; i < session->module_count && !session->step.accumulating; i++) {
+        if (session->modules[i]->made.aborted_step == session->step.number)
+            call_withdraw(session->modules[i]); // In an earlier step of the window.
+    }
     step_fill_view(session, exhausted, view);
     return 0;
 }

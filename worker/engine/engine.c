@@ -336,6 +336,9 @@ static void engine_command(struct lockstep_session *session, const struct comman
         case COMMAND_CALL_END:
             order_call_ended(session->engine.order, engine_call(command));
             break;
+        case COMMAND_CALLS_OVER:
+            order_calls_over(session->engine.order, engine_call(command));
+            break;
         case COMMAND_WAIT_BEGIN:
         case COMMAND_WAIT_ASK:
         case COMMAND_WAIT_END:

@@ -343,6 +343,20 @@ void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, 
     order_advance(order);
 }
 
+void order_calls_over(struct order *order, struct call_id first)
+{
+    if (order->failed || !order->open)
+        return;
+    for (uint32_t i = order->low; i < order->slot_count; i++) {
+        struct order_slot *slot = &order->slots[i];
+        if (slot->state == SLOT_UNREADY && slot->id.module == first.module &&
+            slot->id.call >= first.call)
+            slot->state = SLOT_ZERO;
+    }
+    order->waits.changed = true;
+    order_advance(order);
+}
+
 void order_step_ended(struct order *order)
 {
     if (order->failed || !order->open)

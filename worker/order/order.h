@@ -36,7 +36,8 @@
 //   have ended the step, the coordinator sends the plan, which closes the step; there is no close
 //   wave.
 // - R5 Local fulfilment. At step_end every planned slot that is not ready becomes zero. A granted
-//   slot whose gradients this rank has not produced is zero, too.
+//   slot whose gradients this rank has not produced is zero, too. After an aborted separate call,
+//   the planned slots of later calls of its module become zero at once.
 // - R6 Close wave. After step_end a rank joins the close wave with its calls outside the plan and
 //   the highest plan number that it holds. All ranks get the same result. What the result means
 //   depends on the policy. Extend: the buckets of the calls outside the plan are appended to the
@@ -496,6 +497,9 @@ void order_set_absent(struct order *order, uint64_t absent);
 void order_step_begun(struct order *order, uint64_t step, uint64_t phase, const uint32_t *buckets);
 // All gradients of this slot are in memory.
 void order_slot_ready(struct order *order, struct slot_id id, enum dtype dtype, uint64_t elements);
+// The trainer does not make this call and later calls of its module in the open step: planned slots
+// of these calls become zero.
+void order_calls_over(struct order *order, struct call_id first);
 // The trainer called step_end. In a learning step the caller sends layout proposals before this
 // call.
 void order_step_ended(struct order *order);

@@ -99,7 +99,9 @@ static uint64_t await_uses(const struct lockstep_session *session, uint64_t spac
 // True if this rank has not made the call, and cannot make it while the trainer is blocked. Another
 // thread could make the call. So the result is false if config.trainer_threads is above 1, or if
 // several threads have called the library. The result is also false if the rank waits for a call
-// under LOCKSTEP_ORDER_ZERO_DEFER: this wait gives up the calls that other ranks could wait for.
+// under LOCKSTEP_ORDER_ZERO_DEFER: this wait gives up the calls that other ranks could wait for. No
+// rank waits for a module whose call was aborted; but separate calls that are not made stay missing
+// until a plan says which calls a step has.
 static bool await_call_lacks(const struct lockstep_session *session, const struct await_key *key)
 {
     const uint32_t index = (uint32_t)key->space;
@@ -114,6 +116,9 @@ static bool await_call_lacks(const struct lockstep_session *session, const struc
     if (session->step.number < key->number)
         return true;
     const struct lockstep_module *module = session->modules[index];
+    if (module->made.aborted_step == key->number &&
+        !(module->separate_calls && session->step.learning))
+        return false;
     return module->separate_calls ? module->made.count <= key->space >> 32
                                   : module->made.count < module->calls_per_step;
 }

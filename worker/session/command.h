@@ -19,6 +19,7 @@ enum command_kind {
     COMMAND_READY, // module, call, bucket
     COMMAND_CALL_BEGIN, // module, call. Only with config.wait_while_open.
     COMMAND_CALL_END, // module, call. Only with config.wait_while_open.
+    COMMAND_CALLS_OVER, // module, call: this separate call and later ones are not made in this step
     COMMAND_WAIT_BEGIN, // module, call. Gets one answer in struct call_waiter, as the next two do.
     COMMAND_WAIT_ASK, // module, call. The thread asks whether the results are there.
     COMMAND_WAIT_END, // module, call. The thread's timeout is over.

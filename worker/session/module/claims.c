@@ -20,8 +20,9 @@
 // with the last call. In the last call every claim reduces the gradient's count of awaited reports.
 // The thread that reduces the count to 0 *hands the gradient over* to its bucket. Earlier calls
 // only note that the gradient is used. If there is no last call, step_end claims the rest under a
-// serial of its own. In a step that accumulates, no call is the last one. With separate calls,
-// every call is a last one and has a contribution of its own.
+// serial of its own; after an aborted call, lockstep_call_abort or the last step of the window does
+// so. In a step that accumulates, no call is the last one. With separate calls, every call is a
+// last one and has a contribution of its own.
 //
 // A shared parameter has claims in every module that shares it, but only one gradient, with its
 // owner. That gradient awaits the reports of all these modules.
