@@ -176,8 +176,10 @@ typedef enum lockstep_sum {
  * to this rank's next call of the same module that is not deferred, so every sample counts once.
  * lockstep_call_wait returns LOCKSTEP_DEFERRED for a deferred call at once. Until lockstep_step_end
  * its gradient memory holds what the trainer put there. After lockstep_step_end the memory holds
- * the same as on the other ranks: their mean, or zeros if no rank with a weight above 0
- * contributed. lockstep_close logs one line if no later call has carried the deferred gradients.
+ * the mean of the ranks that contributed, as on the other ranks. If no rank with a weight above 0
+ * contributed, it holds zeros, and ranks that have made no call keep what they had: if ranks need
+ * equal memory then, they look at lockstep_module_used and clear gradients with 0.
+ * lockstep_close logs one line if no later call has carried the deferred gradients.
  * lockstep_start reserves address space for deferred gradients: three to four times the size of the
  * gradients, and once more for every further separate call. Memory is used only when a call is
  * deferred. A world of one without a coordinator defers nothing. */
@@ -1055,9 +1057,10 @@ LOCKSTEP_API int lockstep_module_usage(lockstep_module *module, uint32_t *ranks,
 /* Which parameters of a module any rank used in the last step, or window. All ranks have agreed on
  * that with the means, so nothing is exchanged, and the answer is the same on every rank.
  * used: [count]; 1 if the gradient has a mean of this step, else 0. The memory of a gradient with 0
- * is as this rank left it, but for one case. If ranks with weight 0 reported the gradient, and no
+ * is as this rank left it, but for two cases. If ranks with weight 0 reported the gradient, and no
  * rank with a weight contributed to its bucket, lockstep_step_end sets the gradient to zeros on
- * every rank; not on devices, and not if it returns E_INVALID because of the weights. Gradients
+ * every rank; not on devices, and not if it returns E_INVALID because of the weights. If this rank
+ * deferred the gradient ("Deferred calls"), it is zeros on this rank. Gradients
  * that a given-up call withdrew are not used. count: the number of parameters. Blocks: no; after
  * lockstep_step_end with a stream, until the device has the results of the step. Threads: the
  * trainer's. Owns: written now. Returns: E_INVALID before lockstep_start, inside a step or window,
