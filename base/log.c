@@ -296,7 +296,8 @@ static bool log_stderr_write(const char *bytes, size_t size)
     struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
     struct iovec line = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};
     struct stat file;
-    if (poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0)
+    // Without a reader (POLLERR) a write would be SIGPIPE, which may end the process.
+    if (poll(&room, 1, 0) != 1 || (room.revents & (POLLOUT | POLLERR)) != POLLOUT)
         return false;
     if (fstat(STDERR_FILENO, &file) < 0)
         return false;

@@ -32,11 +32,12 @@
  * lockstep_world, lockstep_leaves, lockstep_step_report, lockstep_session_fd, lockstep_group_world,
  * lockstep_group_close, and lockstep_work_wait for work that was done before.
  *
- * The process. The library never ends the process. It prints nothing but the one line described at
- * config.log. It installs no signal handler until somebody asks where this process hangs. Then it
- * installs a handler for one real-time signal that has none. A sleep or poll that this signal
- * interrupts is continued, and may take up to twice its time. A sleep or poll that is interrupted a
- * second time, or that cannot be continued, ends early with EINTR, as after any signal.
+ * The process. The library never ends the process. It prints nothing but what is described at
+ * config.log: one line, and the log where LOCKSTEP_LOG asks for it. It installs no signal handler
+ * until somebody asks where this process hangs. Then it installs a handler for one real-time signal
+ * that has none. A sleep or poll that this signal interrupts is continued, and may take up to twice
+ * its time. A sleep or poll that is interrupted a second time, or that cannot be continued, ends
+ * early with EINTR, as after any signal.
  *
  * How to read a comment. A trainer may rely on what the comments say. A comment is about all
  * functions between it and the next comment. It ends with up to four paragraphs:
@@ -249,8 +250,11 @@ struct lockstep_config {
      * bucket of its own. */
     size_t bucket_bytes;
     size_t bucket_last_bytes; /* Approximate size of the last bucket. 0: 1 MiB. */
-    /* NULL: silent, except for one line on standard error when lockstep_open has not reached the
-     * coordinator after a second. LOCKSTEP_LOG=error leaves that out. */
+    /* Receives the lines of the log. NULL: LOCKSTEP_LOG=warn in the environment (or error, info,
+     * debug) writes them to standard error, each with the rank that it is from. Without
+     * LOCKSTEP_LOG they go nowhere. Then the library is silent, except for one line on standard
+     * error when lockstep_open has not reached the coordinator after a second. LOCKSTEP_LOG=error
+     * leaves that out. */
     lockstep_log_sink log;
     void *log_context;
     lockstep_log_level log_level;

@@ -80,13 +80,20 @@ told "lockstep: cannot reach coordinator unix:$work/none yet: no such file or di
     LOCKSTEP_COORDINATOR=unix:"$work/none"
 opens 1 LOCKSTEP_COORDINATOR=10.9.0.78:99 LOCKSTEP_INSECURE_PLAINTEXT=1 LOCKSTEP_OPEN_TIMEOUT_MS=1500
 has "$work/out" "LOCKSTEP_E_UNREACHABLE: cannot reach coordinator 10.9.0.78:99: no answer within 1.5 s"
-# With a sink, stderr is the trainer's alone; without one, LOCKSTEP_LOG=error is silent.
+# With a sink, stderr is the trainer's alone. Without one, it has the log if LOCKSTEP_LOG is set, and
+# the failure of the session is a line of level error.
 opens 1 LOCKSTEP_COORDINATOR=127.0.0.1:1 LOCKSTEP_OPEN_TIMEOUT_MS=1500 -- sink
 grep -q '^log .*level=warn event=coordinator_unreached text="cannot reach coordinator 127.0.0.1:1 yet' "$work/out" ||
     { fail "no line in the log:"; cat "$work/out"; }
 equal "stderr with a sink" "$(cat "$work/err")" ""
 opens 1 LOCKSTEP_COORDINATOR=127.0.0.1:1 LOCKSTEP_OPEN_TIMEOUT_MS=1500 LOCKSTEP_LOG=error
-equal "stderr with LOCKSTEP_LOG=error" "$(cat "$work/err")" ""
+equal "events with LOCKSTEP_LOG=error" "$(grep -o 'event=[^ ]*\|^lockstep:' "$work/err")" event=session_failed
+opens 1 LOCKSTEP_COORDINATOR=127.0.0.1:1 LOCKSTEP_OPEN_TIMEOUT_MS=1500 LOCKSTEP_LOG=warn
+equal "lines on stderr with LOCKSTEP_LOG=warn" "$(wc -l <"$work/err")" 2
+grep -q '^ts=[^ ]* level=warn event=coordinator_unreached text="cannot reach ' "$work/err" ||
+    { fail "no line of the log:"; cat "$work/err"; }
+opens 1 LOCKSTEP_COORDINATOR=127.0.0.1:1 LOCKSTEP_OPEN_TIMEOUT_MS=1500 LOCKSTEP_LOG=warn -- sink
+equal "stderr with LOCKSTEP_LOG=warn and a sink" "$(cat "$work/err")" ""
 
 # ---- No such host --------------------------------------------------------------------------------
 

@@ -90,13 +90,13 @@ static void open_stands(void *context)
     session_post(context, (struct command){.kind = COMMAND_CONTROL_STANDS});
 }
 
-// Without a sink, the line goes to stderr: for example why lockstep_open does not return.
+// If the log goes nowhere, the line goes to stderr: for example why lockstep_open does not return.
 static void open_warned(void *context, const char *event, const char *text)
 {
     struct lockstep_session *session = context;
     const struct config *config = &session->config;
     log_event(&session->log, LOG_LEVEL_WARN, event, "text=%s", text);
-    if (!config->log && config->log_level >= LOCKSTEP_LOG_WARN)
+    if (!session->log.sink && config->log_level >= LOCKSTEP_LOG_WARN)
         fprintf(stderr, "lockstep: %s\n", text);
 }
 
@@ -196,8 +196,7 @@ static int open_allocate(const struct config *config, struct lockstep_session **
                                  LOCKSTEP_MAX_HANDLES, OPEN_HANDLES)
                      : error_set(LOCKSTEP_E_SYSTEM, "no memory for a session");
     }
-    log_init(&session->log, (enum log_level)config->log_level,
-             !config->log ? NULL : session_log_sink, &session->config);
+    session_log_init(session);
     *allocated = session;
     return 0;
 }

@@ -204,7 +204,7 @@ int session_abort(struct lockstep_session *session, int status, const char *reas
     return 0;
 }
 
-void session_log_sink(void *context, enum log_level level, const char *line, size_t size)
+static void gate_log_to_trainer(void *context, enum log_level level, const char *line, size_t size)
 {
     const struct config *config = context;
     (void)size;
@@ -212,6 +212,35 @@ void session_log_sink(void *context, enum log_level level, const char *line, siz
     session_in_sink = "the log sink (config.log) called the library";
     config->log(config->log_context, (lockstep_log_level)level, line);
     session_in_sink = outer;
+}
+
+#define GATE_RANK_BYTES 24 // "from_rank=4294967295 "
+
+// Lines of several ranks may come to one terminal, so each line has its rank in front. Before the
+// world has formed there is no rank.
+static void gate_log_to_stderr(void *context, enum log_level level, const char *line, size_t size)
+{
+    const struct lockstep_session *session = context;
+    char bytes[LOG_LINE_BYTES + GATE_RANK_BYTES];
+    struct text text;
+    if (session->world.size == 0) {
+        log_sink_stderr(NULL, level, line, size);
+        return;
+    }
+    text_init(&text, bytes, sizeof(bytes));
+    text_append(&text, "from_rank=%" PRIu32 " %s", session->world.rank, line);
+    log_sink_stderr(NULL, level, bytes, text.size);
+}
+
+void session_log_init(struct lockstep_session *session)
+{
+    struct config *config = &session->config;
+    const enum log_level level = (enum log_level)config->log_level;
+    if (config->log)
+        log_init(&session->log, level, gate_log_to_trainer, config);
+    else
+        log_init(&session->log, level, !config->logs_to_stderr ? NULL : gate_log_to_stderr,
+                 session);
 }
 
 void session_call_trainer(void (*function)(void *context), void *context)

@@ -65,7 +65,8 @@ void session_late_text(const struct lockstep_session *session, char text[SESSION
 
 // Calls a function of the trainer (lockstep_work_notify). No mutex is held.
 void session_call_trainer(void (*function)(void *context), void *context);
-// Hands a log line to the trainer's sink. context: the session's struct config.
-void session_log_sink(void *context, enum log_level level, const char *line, size_t size);
+// Opens the session's log: to the trainer's sink, else to stderr if LOCKSTEP_LOG is set, else to
+// nothing.
+void session_log_init(struct lockstep_session *session);
 
 #endif

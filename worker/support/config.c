@@ -283,6 +283,7 @@ static int config_kinds(const struct lockstep_config *given, struct config *conf
     config->gradient_norm = given->gradient_norm != 0;
     const int status = config_word("LOCKSTEP_LOG", config_levels, 4, &level);
     config->log_level = (lockstep_log_level)level;
+    config->logs_to_stderr = !given->log && config_environment("LOCKSTEP_LOG");
     return status;
 }
 

@@ -68,6 +68,7 @@ struct config {
     lockstep_log_sink log;
     void *log_context;
     lockstep_log_level log_level;
+    bool logs_to_stderr; // True if LOCKSTEP_LOG is set and there is no sink.
     uint32_t torn_bytes; // config_torn_bytes at lockstep_open.
     uint32_t root; // A rank below world.max; the world that forms may still be smaller.
     struct config_engine engine;

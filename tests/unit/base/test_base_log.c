@@ -253,6 +253,23 @@ static void test_a_file_takes_every_line(void **state)
     fclose(file);
 }
 
+// Condition: the process that read stderr has ended. Decision: the line is dropped, without the
+// SIGPIPE that would end this program.
+static void test_a_closed_pipe_ends_nothing(void **state)
+{
+    struct log log;
+    int ends[2];
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    const int kept = stderr_put_aside(ends[1]);
+    close(ends[0]);
+    log_init(&log, LOG_LEVEL_INFO, log_sink_stderr, NULL);
+    log_event(&log, LOG_LEVEL_INFO, "line", "number=%d", 1);
+    assert_int_equal(dup2(kept, STDERR_FILENO), STDERR_FILENO);
+    close(kept);
+    close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_a_pipe_without_reader),
         cmocka_unit_test(test_a_socket_without_reader),
         cmocka_unit_test(test_a_file_takes_every_line),
+        cmocka_unit_test(test_a_closed_pipe_ends_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

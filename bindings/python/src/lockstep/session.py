@@ -52,7 +52,7 @@ class Session(Collectives):
 
     Options are the fields of struct lockstep_config, and environment variables override them
     (docs/environment.md). log: the logger that gets the library's lines; None is
-    logging.getLogger("lockstep"), False is silence. As a context manager the session is closed at
+    logging.getLogger("lockstep"), False is silence, unless LOCKSTEP_LOG is set. As a context manager the session is closed at
     the end, and an exception inside aborts it first.
 
     One thread makes the calls of a session, except where the documentation says otherwise.
