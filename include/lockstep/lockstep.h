@@ -1018,7 +1018,11 @@ struct lockstep_report {
     uint64_t weight_total; /* Sum of the weights of the last bucket of the step's order: of all
                               ranks, else of a group. Equal on all ranks of that bucket. */
     uint32_t buckets; /* Number of buckets that travelled. */
-    uint32_t zero_filled; /* Number of these buckets that this rank contributed as zeros. */
+    /* Number of these buckets that this rank contributed as zeros, because it did not call their
+     * module in time for them. A call that is forgotten is no error: this count says so, and the
+     * log warns once for each module (module_not_called). No warning with policies that defer,
+     * config.uneven, separate_calls or LOCKSTEP_UNUSED_ACCEPT. */
+    uint32_t zero_filled;
     uint32_t control_messages; /* Sent to or received from the coordinator, without heartbeats. */
     uint32_t learning; /* 1: it was a learning step. */
     uint64_t unused; /* Gradients that were not produced: parameters, counted on each rank. */

@@ -189,6 +189,94 @@ static void case_14_a_warning_names_each(const struct setting *setting)
     listener_run(setting, "event=unused_parameters", NULL, warned_body);
 }
 
+// ---- Modules that a rank does not call ---------------------------------------------------------
+
+#define NETS 3
+
+static void nets_make(struct rank *rank, lockstep_unused_policy last, struct trained_module *nets)
+{
+    static const char *const names[NETS] = {"net", "head", "last"};
+    static const uint64_t elements[] = {20, 3};
+    for (uint32_t m = 0; m < NETS; m++) {
+        const struct module_shape shape = {.name = names[m],
+                                           .count = 2,
+                                           .elements = elements,
+                                           .unused = m + 1 < NETS ? LOCKSTEP_UNUSED_ERROR : last};
+        trainer_make(rank, &shape, m, &nets[m]);
+    }
+    RANK_OK(rank, lockstep_start(rank->session));
+}
+
+// Runs a step in which this rank calls the modules whose bits are set.
+static void nets_step(struct rank *rank, struct trained_module *nets, uint32_t called)
+{
+    trainer_begin(rank, NULL);
+    for (uint32_t m = 0; m < NETS; m++) {
+        trainer_fill_known(&nets[m], rank->rank, atomic_load(&rank->step));
+        if ((called >> m & 1) != 0)
+            trainer_call(rank, &nets[m]);
+    }
+    trainer_end(rank);
+}
+
+static uint32_t lines_of(struct rank *rank, const char *part)
+{
+    struct listener *listener = listener_of(rank);
+    mutex_lock(&listener->mutex);
+    const uint32_t lines = listener->lines;
+    RANK_TRUE(rank, lines == 0 || strstr(listener->last, part));
+    mutex_unlock(&listener->mutex);
+    return lines;
+}
+
+// Rank 1 forgets the first module and the last one in steps 3 and 4, and the second one in step 5.
+// The policy of the last one accepts that. In step 6 no rank calls the second one.
+static void forgotten_body(struct rank *rank)
+{
+    static const uint32_t called[] = {7, 7, 2, 2, 5, 5};
+    static const uint32_t lines[] = {0, 0, 1, 1, 2, 2};
+    struct trained_module nets[NETS];
+    nets_make(rank, LOCKSTEP_UNUSED_ACCEPT, nets);
+    for (uint32_t i = 0; i < 6; i++) {
+        nets_step(rank, nets, rank->rank == 1 || i == 5 ? called[i] : 7);
+        RANK_EQUAL(rank,
+                   lines_of(rank, i < 4 ? "step=3 module=net rank=1 " : "step=5 module=head "),
+                   rank->rank == 1 ? lines[i] : 0);
+    }
+    for (uint32_t m = 0; m < NETS; m++)
+        trainer_free(&nets[m]);
+}
+
+static void a_forgotten_call_is_a_warning(const struct setting *setting)
+{
+    listener_run(setting, "event=module_not_called", NULL, forgotten_body);
+}
+
+static void defer_unplanned(struct rank *rank, struct lockstep_config *config)
+{
+    (void)rank;
+    config->unplanned = LOCKSTEP_UNPLANNED_DEFER;
+}
+
+static void differing_body(struct rank *rank)
+{
+    struct trained_module nets[NETS];
+    nets_make(rank, LOCKSTEP_UNUSED_ERROR, nets);
+    for (uint32_t i = 0; i < 4; i++)
+        nets_step(rank, nets, rank->rank == 1 && i > 1 ? 2 : 7);
+    RANK_TRUE(rank, rank->rank != 1 || trainer_report(rank).zero_filled > 0);
+    RANK_EQUAL(rank, lines_of(rank, ""), 0);
+    for (uint32_t m = 0; m < NETS; m++)
+        trainer_free(&nets[m]);
+}
+
+static void ranks_that_defer_may_call_other_modules(const struct setting *setting)
+{
+    listener_run(setting, "event=module_not_called", defer_unplanned, differing_body);
+}
+
+// ---- Policies of several modules ---------------------------------------------------------------
+
 // The first module accepts more unused gradients than an error can name. They do not hide the error
 // of the second module.
 static void mixed_policies_body(struct rank *rank)
@@ -290,6 +378,8 @@ int main(void)
         {"case_11_control_flow_alternates", case_11_control_flow_alternates, NULL},
         {"case_12_unused_in_the_first_step_only", case_12_unused_in_the_first_step_only, NULL},
         {"case_14_a_warning_names_each", case_14_a_warning_names_each, NULL},
+        {"a_forgotten_call_is_a_warning", a_forgotten_call_is_a_warning, NULL},
+        {"ranks_that_defer_may_call_other_modules", ranks_that_defer_may_call_other_modules, NULL},
         {"case_14_policies_are_per_module", case_14_policies_are_per_module, NULL},
         {"case_18_declared_unused", case_18_declared_unused, NULL},
     };

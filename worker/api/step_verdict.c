@@ -127,6 +127,37 @@ static void step_warn_aborted(struct lockstep_session *session, const struct com
               outcome->aborted_total - outcome->aborted_errors, bytes);
 }
 
+// True if this module's policy is that a rank need not call it.
+static bool step_may_miss(const struct lockstep_module *module)
+{
+    return module->grouped.absent || module->separate_calls ||
+           module->unused == LOCKSTEP_UNUSED_ACCEPT;
+}
+
+// Warns once for each module that this rank did not call in a step in which other ranks did. A call
+// that is forgotten is no error, and the mean is wrong by this rank's part. Rules under which ranks
+// need not call the same modules do not warn.
+static void step_warn_missed(struct lockstep_session *session, const struct commit_wave *outcome)
+{
+    const struct config *config = &session->config;
+    if (session->step.report.zero_filled == 0 || !log_enabled(&session->log, LOG_LEVEL_WARN) ||
+        session->step.uneven != LOCKSTEP_UNEVEN_NONE || session->step.weight == 0 ||
+        config->order == LOCKSTEP_ORDER_ZERO_DEFER || config->unplanned == LOCKSTEP_UNPLANNED_DEFER)
+        return;
+    for (uint32_t m = 0; m < session->module_count; m++) {
+        struct lockstep_module *module = session->modules[m];
+        if ((outcome->called >> m & 1) == 0 || module->made.called_step == session->step.number ||
+            module->made.missed || step_may_miss(module))
+            continue;
+        module->made.missed = true;
+        log_event(&session->log, LOG_LEVEL_WARN, "module_not_called",
+                  "step=%" PRIu64 " module=%s rank=%" PRIu32 " hint=%s", session->step.number,
+                  module->name, session->world.rank,
+                  "other ranks called the module in this step, and here it counts as zeros; a call "
+                  "that is forgotten is not an error");
+    }
+}
+
 static int step_aborted_error(const struct lockstep_session *session,
                               const struct commit_wave *outcome)
 {
@@ -199,6 +230,7 @@ int step_verdict(struct lockstep_session *session, const struct commit_wave *out
 {
     step_warn(session, outcome);
     step_warn_aborted(session, outcome);
+    step_warn_missed(session, outcome);
     if (counter_is_many(session, outcome))
         return error_set(LOCKSTEP_E_INVALID, "the ranks together use more than %d counters",
                          LOCKSTEP_MAX_COUNTERS);

@@ -209,6 +209,7 @@ struct module_calls {
     uint64_t serial; // Serial of the last call.
     uint64_t window_serial; // Serial of the last call before the open window.
     uint64_t aborted_step; // Last step with an aborted call.
+    bool missed; // True if the log has said that only other ranks called the module in a step.
     bool carries; // True if gradients of earlier steps were deferred and have not travelled yet.
 };
 

@@ -694,7 +694,8 @@ class Report(NamedTuple):
     buckets: int
     """Number of buckets that travelled."""
     zero_filled: int
-    """Number of these buckets that this rank contributed as zeros."""
+    """Number of these buckets that this rank contributed as zeros, because it did not call their
+    module in time for them."""
     control_messages: int
     """Sent to or received from the coordinator, without heartbeats."""
     learning: int
