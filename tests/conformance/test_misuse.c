@@ -894,10 +894,16 @@ static void structures_of_another_size(void **state)
     INVALID("description is NULL", lockstep_module_register(session, NULL, &module));
     INVALID("nowhere", lockstep_module_register(session, &description, NULL));
     description.struct_bytes = 8;
-    INVALID("LOCKSTEP_MODULE_INIT", lockstep_module_register(session, &description, &module));
+    INVALID("struct_bytes of the module's description is 8, and has to be ",
+            lockstep_module_register(session, &description, &module));
     description = describe("net");
     description.parameter_bytes = 8;
-    INVALID("LOCKSTEP_MODULE_INIT", lockstep_module_register(session, &description, &module));
+    INVALID("parameter_bytes of the module's description is 8, and has to be ",
+            lockstep_module_register(session, &description, &module));
+    description = describe("net");
+    description.buffer_bytes = 800;
+    INVALID("buffer_bytes of the module's description is 800, and has to be ",
+            lockstep_module_register(session, &description, &module));
     description = describe("net");
     description.struct_bytes = sizeof(description) + 8;
     INVALID("not older", lockstep_module_register(session, &description, &module));

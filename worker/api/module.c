@@ -279,17 +279,25 @@ static int module_widen(const struct lockstep_module_config *given,
     *whole = defaults;
     if (!given)
         return error_set(LOCKSTEP_E_INVALID, "the module's description is NULL");
-    if (given->struct_bytes < offsetof(struct lockstep_module_config, calls_per_step) ||
-        given->struct_bytes > sizeof(*whole) ||
-        given->parameter_bytes < offsetof(struct lockstep_parameter, strides) ||
-        given->parameter_bytes > sizeof(struct lockstep_parameter) ||
-        given->buffer_bytes < offsetof(struct lockstep_buffer, strides) ||
-        given->buffer_bytes > sizeof(struct lockstep_buffer))
-        return error_set(LOCKSTEP_E_INVALID,
-                         "the module's description has %zu bytes; begin with "
-                         "LOCKSTEP_MODULE_INIT, and load a library that is not older than the "
-                         "header",
-                         given->struct_bytes);
+    const struct {
+        const char *field;
+        size_t given, least, most;
+    } sizes[] = {
+        {"struct_bytes", given->struct_bytes,
+         offsetof(struct lockstep_module_config, calls_per_step), sizeof(*whole)},
+        {"parameter_bytes", given->parameter_bytes, offsetof(struct lockstep_parameter, strides),
+         sizeof(struct lockstep_parameter)},
+        {"buffer_bytes", given->buffer_bytes, offsetof(struct lockstep_buffer, strides),
+         sizeof(struct lockstep_buffer)},
+    };
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i].given < sizes[i].least || sizes[i].given > sizes[i].most)
+            return error_set(LOCKSTEP_E_INVALID,
+                             "%s of the module's description is %zu, and has to be %zu to %zu; "
+                             "begin with LOCKSTEP_MODULE_INIT, and load a library that is not "
+                             "older than the header",
+                             sizes[i].field, sizes[i].given, sizes[i].least, sizes[i].most);
+    }
     memcpy(whole, given, given->struct_bytes);
     whole->struct_bytes = sizeof(*whole);
     return 0;
