@@ -32,7 +32,8 @@
 // - The call is given up (lockstep_call_abort). The step is ended, which waits for the other ranks.
 //   With LOCKSTEP_ABORT_ERROR they get LOCKSTEP_E_UNUSED for this step. The session goes on.
 // - If no call of the step was given up, the other ranks could not be told that the step is not
-//   whole. The session is then aborted: the other ranks get LOCKSTEP_E_PEER_LOST.
+//   whole. The session is then aborted: the other ranks get LOCKSTEP_E_PEER_LOST. They get the
+//   text of an exception only if a catch inside the step calls session.abort(error.what()).
 //
 // To go on after an exception without giving up, catch it before the scope ends.
 #ifndef LOCKSTEP_LOCKSTEP_HPP
@@ -43,6 +44,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <new>
@@ -544,7 +546,10 @@ class step
         if (given_up_)
             static_cast<void>(lockstep_step_end(session_, nullptr));
         else
-            static_cast<void>(lockstep_abort(session_, "a step was left before its end"));
+            static_cast<void>(lockstep_abort(
+                session_, std::uncaught_exceptions() > exceptions_
+                              ? "an exception left a step before its end: that rank has its text"
+                              : "a step was left before its end"));
     }
 
     // True if there is no step, because ranks have run out of data (config.uneven).
@@ -588,6 +593,7 @@ class step
     bool over_ = false;
     bool refused_ = false; // True if the last end was LOCKSTEP_E_INVALID: the step may be open.
     bool given_up_ = false; // True if a call of this step was given up.
+    int exceptions_ = std::uncaught_exceptions(); // When the step began.
 };
 
 // A backward pass of a module.

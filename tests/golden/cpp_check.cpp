@@ -281,18 +281,48 @@ static void left()
     }
 }
 
+// The same by an exception, which a catch in the step may have told the others.
+static void thrown(bool told)
+{
+    trainer trainer;
+    trainer.session.start();
+    CHECK(trainer.step(1, 1) == 1);
+    if (trainer.session.rank() == 1) {
+        try {
+            lockstep::step step(trainer.session);
+            try {
+                throw std::runtime_error("no batch 7");
+            } catch (const std::exception &error) {
+                if (told)
+                    trainer.session.abort(error.what());
+                throw;
+            }
+        } catch (const std::runtime_error &error) {
+            CHECK(std::strstr(error.what(), "no batch 7"));
+        }
+    } else {
+        const lockstep::error failure = failure_of([&] { trainer.step(1, 2); });
+        CHECK(failure.status() == LOCKSTEP_E_PEER_LOST);
+        CHECK(std::strstr(failure.what(),
+                          told ? "no batch 7" : "an exception left a step before its end"));
+    }
+}
+
 int main(int argc, char **argv)
 {
     const std::string what = argc == 2 ? argv[1] : "";
-    CHECK(what == "alone" || what == "given-up" || what == "further" || what == "left");
+    CHECK(what == "alone" || what == "given-up" || what == "further" || what == "left" ||
+          what == "thrown" || what == "told");
     if (what == "alone")
         alone();
     else if (what == "given-up")
         given_up();
     else if (what == "further")
         further();
-    else
+    else if (what == "left")
         left();
+    else
+        thrown(what == "told");
     std::printf("%s: as promised\n", argv[1]);
     return 0;
 }

@@ -46,7 +46,7 @@ for rank in 0 1 2; do
 done
 
 "$work/cpp_check" alone >"$work/out" 2>&1 || fail "alone"
-for what in given-up further left; do
+for what in given-up further left thrown told; do
     "$LOCKSTEP_TEST_BIN/lockstep" run -n 2 -- "$work/cpp_check" $what >"$work/out" 2>&1 || fail "$what"
     [ "$(grep -c "$what: as promised" "$work/out")" -eq 2 ] || fail "$what: a rank said nothing"
 done
