@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import unittest
+from unittest import mock
 
 try:
     import torch
@@ -384,6 +385,40 @@ class Failures(unittest.TestCase):
                 for i in (0, 1, 2, 4, 5, 6):
                     self.assertIn("lockstep.torch.close()", texts[i])
                 self.assertEqual((texts[3], texts[7]), ((1 - rank, 2), (0, 1)))
+
+    def test_streams_end_before_parameters_are_read(self):
+        """As on a GPU: parameters have their values only when their streams have ended."""
+        def run(rank):
+            first = DDP(torch.nn.Linear(8, 1))
+            step(first)
+            session, member = lockstep.torch.session(), first.lockstep_member
+            values = [0.0]
+
+            def late(_):
+                with torch.no_grad():
+                    for p in member.parameters:
+                        p.fill_(values[0])
+
+            def pend(value):
+                with torch.no_grad():
+                    for p in member.parameters:
+                        p.fill_(100.0 + rank)
+                values[0] = value
+
+            member.on_device = True
+            with mock.patch("torch.cuda.synchronize", late):
+                pend(1.0)
+                session.state_check()
+                pend(2.0)
+                hashed = session.state_hash()
+                pend(3.0)
+                other = DDP(torch.nn.Linear(8, 1))  # Its start gives rank 0's values to all.
+                found = [p.flatten().tolist() for p in member.parameters]
+            member.on_device = False
+            return hashed, found, bool(other)
+        results = ranks(2, run)
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(results[0][1], [[3.0] * 8, [3.0]])
 
     def test_state_of_moved_parameters(self):
         """p.data = ... gives a parameter other memory: that memory is compared."""

@@ -2,6 +2,7 @@
 """lockstep.torch.sync: synchronization around functions, as reinforcement learning needs it."""
 
 import unittest
+from unittest import mock
 
 try:
     import torch
@@ -10,7 +11,7 @@ except ImportError:
 
 import lockstep
 import lockstep.torch
-from lockstep.torch import DistributedDataParallel, report, sync
+from lockstep.torch import DistributedDataParallel, functions, memory, report, sync
 from torch_ranks import ranks
 
 
@@ -38,6 +39,22 @@ class Functions(unittest.TestCase):
         for result in results:
             self.assertEqual(result, results[0])
         return results[0]
+
+    def test_a_broadcast_waits_for_streams(self):
+        """As on a GPU: a tensor has its values only when its stream has ended."""
+        def run(rank):
+            tensor = torch.tensor([100.0 + rank])
+
+            def describe(it):
+                place = memory.describe(it)
+                place.on_device = True
+                return place
+
+            with mock.patch("torch.cuda.synchronize", lambda _: tensor.fill_(5.0 + rank)), \
+                    mock.patch.object(functions, "describe", describe):
+                functions._broadcast("state", "tensor", tensor)
+            return tensor.item()
+        self.assertEqual(self.both(run), 5.0)
 
     def test_two_losses_of_one_agent(self):
         """Each phase leaves other parameters out. The target network and the replay buffer are

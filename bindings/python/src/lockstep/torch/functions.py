@@ -17,7 +17,7 @@ from ..arrays import Memory
 from ..errors import Changed, Invalid
 from . import world as worlds
 from .member import Member
-from .memory import describe, problem_of
+from .memory import describe, problem_of, settle
 from .reducer import watch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -116,6 +116,8 @@ def _broadcast(collective: str, name: str, tensor: torch.Tensor) -> None:
     session, place = worlds.world().session, _place_of(name, tensor)
     before = tensor.detach().clone() if session.outlived else None
     while True:
+        if place.on_device:
+            settle([tensor.device])
         try:
             session.broadcast(collective, place)
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -64,6 +64,13 @@ def describe(tensor: torch.Tensor) -> Memory:
         tensor = torch.view_as_real(tensor)
     return Memory(tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()),
                   tensor, on_device=tensor.device.type != "cpu")
+
+
+def settle(devices: Iterable[torch.device]) -> None:
+    """Waits for all streams of the devices: the library reads memory of a GPU at once, except
+    gradients of a step."""
+    for device in set(devices):
+        torch.cuda.synchronize(device)
 
 
 class Gradients:

@@ -28,7 +28,7 @@ from ..session import Session
 from ..step import Step
 from . import bootstrap
 from .member import Member, stream_of
-from .memory import Gradients
+from .memory import Gradients, settle
 
 log = logging.getLogger("lockstep.torch")
 _PATIENCE_S = 1.0
@@ -154,7 +154,8 @@ class World:
             self.add(member)
 
     def refresh(self) -> None:
-        """Tells the session where parameters are now: p.data = ... moves them."""
+        """Before the session reads parameters. It is told where they are: p.data = ... moves them.
+        On a GPU streams may still write them: an optimizer, load_state_dict."""
         with self.lock:
             for member in self.members:
                 if not member.changed:
@@ -164,6 +165,7 @@ class World:
                         f"module '{member.name}': a program has changed the dtype, device or memory "
                         "format of its parameters: make a forward pass, which declares them anew, "
                         "before their state is compared")
+            settle(m.parameters[0].device for m in self.members if m.on_device and not m.dead)
 
     def release(self) -> None:
         """The session ends: gradients keep their values."""
