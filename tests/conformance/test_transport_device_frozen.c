@@ -111,6 +111,30 @@ static void script_writing(struct member *member)
     go_on(member, &rig, &shot);
 }
 
+// Rank 0's stream comes to its gradient only long after the next world has formed. An abort of NCCL
+// waits for streams, so NCCL must not have the collective yet.
+static void script_not_made(struct member *member)
+{
+    struct rig rig;
+    struct shot shot;
+    uint32_t *word = NULL;
+    rig_open(member, &rig);
+    CUDA(member, mem_host_alloc((void **)&word, sizeof(*word), 0));
+    *word = 0;
+    if (member->rank == 0)
+        CUDA(member, stream_wait_value32(rig.makes, (uintptr_t)word, 1, CUDA_WAIT_VALUE_EQUAL));
+    rig_fill(member, &rig, shot_value(member->rank, 0));
+    shot_launch(member, &shot, &rig, 0);
+    member_idle(member, WHILE_MS);
+    freeze(member, 2);
+    form(member, 1);
+    MEMBER_CHECK(member, !device_failed(member->device) && member->done_count == 0);
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+    CUDA(member, stream_synchronize(rig.makes));
+    CUDA(member, mem_free_host(word));
+    go_on(member, &rig, &shot);
+}
+
 // NCCL fails, and the cause may be a death: it is not reported, and forgotten when the rank
 // freezes.
 static void script_failure_waits(struct member *member)
@@ -202,6 +226,13 @@ static void test_one_is_first(void **state)
     run(FLEET_NCCL, 3, script_one_is_first);
 }
 
+static void test_not_made(void **state)
+{
+    (void)state;
+    fake_gpu_weather(DEVICES, NULL);
+    run(FLEET_NCCL, 2, script_not_made);
+}
+
 static void test_writing(void **state)
 {
     (void)state;
@@ -230,6 +261,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_one_is_first, rig_nothing_left),
+        cmocka_unit_test_teardown(test_not_made, rig_nothing_left),
         cmocka_unit_test_teardown(test_writing, rig_nothing_left),
         cmocka_unit_test_teardown(test_failure_waits, rig_nothing_left),
         cmocka_unit_test_teardown(test_repeats, rig_nothing_left),

@@ -481,8 +481,8 @@ int ncclCommDestroy(void *handle)
     return nccl_leave(0);
 }
 
-// Waits until the operations that run have ended. Operations that are still queued see the abort
-// when their turn comes.
+// Waits until the streams have come to all launched operations, which end at once then. NCCL has a
+// stream of its own that follows the streams of launches, and waits for it here.
 EXPORTED int ncclCommAbort(void *handle);
 int ncclCommAbort(void *handle)
 {
@@ -499,7 +499,7 @@ int ncclCommAbort(void *handle)
             atomic_store(&comm->segment->aborted, 1);
         segment_ring(comm->segment);
     }
-    while (comm->step != STEP_IDLE || comm->running > 0)
+    while (comm->step != STEP_IDLE || comm->turn < comm->launched)
         cond_wait(&world.changed, &world.mutex);
     comm_close_locked(comm);
     return nccl_leave(0);

@@ -275,7 +275,7 @@ bool device_has_stream(struct device *device, void *stream)
 // True if the stream writes results to memory of the trainer.
 static bool device_writes(enum device_stream stream)
 {
-    return stream != DEVICE_COLLECT;
+    return stream != DEVICE_COLLECT && stream != DEVICE_READY;
 }
 
 int device_stream_follow_at(struct device *device, struct device *at, void *stream)

@@ -113,8 +113,9 @@ enum device_stream {
     DEVICE_BEHIND,
     // First device only. Waits for the results that other devices write to their replicas.
     DEVICE_SPREAD,
+    DEVICE_READY, // Has no work: waits for gradients, and calls the bell when they are made.
 };
-#define DEVICE_STREAMS 5
+#define DEVICE_STREAMS 6
 void *device_stream(const struct device *device, enum device_stream stream);
 
 // Kinds of memory for transfers.

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "worker/device/memory.h"
 #include "worker/transport/device/device_flow.h"
+#include "worker/transport/device/inputs.h"
 #include "worker/transport/device/mixed.h"
 #include "worker/transport/device/nccl.h"
 #include "worker/transport/device/offload.h"
@@ -345,7 +346,9 @@ void devices_launch(struct flows *flows, struct collective *collective, enum dev
     list_push_back(&devices->working, &flow->turn);
     flow->stage = STAGE_WAITING;
     device_enter(devices->device);
-    const int launched = devices_work_flow(devices, flow);
+    int launched = devices_work_flow(devices, flow);
+    if (launched == 0 && nccl_waits_for_trainer(devices, flow))
+        launched = inputs_ring(devices, flow);
     device_leave(devices->device);
     if (launched < 0)
         devices_fail(devices);

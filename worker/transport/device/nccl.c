@@ -14,7 +14,9 @@
 // may have to wait for the trainer (dependency.c): then the header is copied first, and tells the
 // host whether that is so. In a job that goes on after a death the header is always copied first,
 // and the finish kernel is enqueued on DEVICE_DELIVER when the host has seen that the sum is whole:
-// from then on the result needs no other rank.
+// from then on the result needs no other rank. In such a job NCCL gets a group only when the
+// trainer's streams have made its gradients: ncclCommAbort ends kernels, but first waits until
+// streams have come to them.
 //
 // Gradients stay unchanged until the finish kernel, which writes the whole bucket or nothing. It
 // writes nothing if the communicator was aborted (`revoked` is set before that), because NCCL then
@@ -30,6 +32,7 @@
 #include "worker/kernels/kernels.h"
 #include "worker/transport/device/dependency.h"
 #include "worker/transport/device/devices.h"
+#include "worker/transport/device/inputs.h"
 #include "worker/transport/device/offload.h"
 #include "worker/transport/device/parts.h"
 #include "worker/transport/device/replicas.h"
@@ -287,6 +290,12 @@ static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
 
 // ---- going on -----------------------------------------------------------------------------------
 
+bool nccl_waits_for_trainer(const struct devices *devices, const struct device_flow *flow)
+{
+    return devices->flows->recovers && device_flow_reduces(flow) && flow->stage == STAGE_WAITING &&
+           !inputs_are_made(devices, flow);
+}
+
 static int nccl_go_on(struct devices *devices, struct device_flow *flow,
                       const struct nccl_part *part)
 {
@@ -295,6 +304,8 @@ static int nccl_go_on(struct devices *devices, struct device_flow *flow,
         return state == COMMUNICATOR_BUSY ? 0 : -1;
     if (flow->stage == STAGE_TAKING)
         return part->rest(devices, flow);
+    if (nccl_waits_for_trainer(devices, flow))
+        return 0;
     if (part->begin(devices, flow) < 0)
         return -1;
     return flow->stage == STAGE_TAKING &&

@@ -26,6 +26,9 @@ int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire
 // Continues a flow with NCCL; flows get NCCL in the order of their launch. 1: all enqueued work of
 // the flow has finished, and NCCL had no error; 0: not yet; -1: failed.
 int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part);
+// True if NCCL gets the flow only later, because a stream of the trainer has not made its
+// gradients.
+bool nccl_waits_for_trainer(const struct devices *devices, const struct device_flow *flow);
 // True if NCCL has reported no error. After an error finished work may have left garbage.
 bool nccl_is_sound(struct devices *devices);
 int nccl_work(struct devices *devices, struct device_flow *flow);

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/transport/device/devices.h"
+#include "worker/transport/device/inputs.h"
 #include "worker/transport/device/offload.h"
 #include "worker/transport/device/parts.h"
 #include "worker/transport/device/segments.h"
@@ -44,37 +45,13 @@ static void teardown_end_communicator(struct devices *devices, bool in_order)
     devices->communicator = NULL;
 }
 
-static bool teardown_awaits(struct device *device, const struct device_ready *ready, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        if (ready[i].pending && device_happened(device, ready[i].event) == 0)
-            return true;
-    }
-    return false;
-}
-
-// True if the flow waits for a stream of the trainer, which may never finish.
-static bool teardown_flow_awaits(const struct devices *devices, const struct device_flow *flow)
-{
-    const struct collective *collective = flow->collective;
-    for (uint32_t i = 0; i < collective->replica_count; i++) {
-        const struct collective_replica *replica = &collective->replicas[i];
-        device_enter(replica->device);
-        const bool awaits = teardown_awaits(replica->device, replica->ready, replica->ready_count);
-        device_leave(replica->device);
-        if (awaits)
-            return true;
-    }
-    return teardown_awaits(devices->device, collective->ready, collective->ready_count);
-}
-
 // Forgets a flow. If the device may still use it, moves it to devices->left, and records its event
 // if that has not been done; else releases it.
 static void teardown_leave_flow(struct devices *devices, struct device_flow *flow)
 {
     const bool travels = flow->stage == STAGE_TRAVELLING && segments_are_under_way(flow);
     flow->collective->state = NULL;
-    flow->awaits = teardown_flow_awaits(devices, flow);
+    flow->awaits = !inputs_are_made(devices, flow);
     if (travels && segments_gather(devices, flow) == 0)
         (void)device_record(devices->device, DEVICE_DELIVER, flow->event);
     if (travels || flow->stage == STAGE_TAKING || flow->stage == STAGE_COLLECTING ||
