@@ -372,7 +372,9 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
  * seven; longer only if a round trip takes more than half a second. Threads: the trainer's, while
  * no other call runs.
  * Returns: OK, also for a failed session, and the handle is foreign from then on; E_INVALID while
- * another thread waits inside a function of the session, and the session stays as it was. */
+ * another thread waits inside a function of the session, and the session stays as it was.
+ * On a rank with a device the function first waits for the results of a step that a stream has
+ * ended, without limit: until they are in memory, a rank is lost, or the device has failed. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
 
 /* Gives up at once. Every call that waits in another thread returns E_CLOSED, and so does every

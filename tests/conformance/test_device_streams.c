@@ -7,9 +7,12 @@
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/device_trainer.h"
 
+#include "base/thread.h"
+
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -361,6 +364,72 @@ static void alone_a_sum_becomes_a_mean(void **state)
     device_expect_nothing_is_left();
 }
 
+// ---- The end of a session ----------------------------------------------------------------------
+
+#define BEHIND_MS 3000 // Longer than a close waits for anything but the device.
+
+struct held_stream {
+    uint32_t *word;
+    struct thread thread;
+};
+
+static void held_let_go(void *context)
+{
+    struct held_stream *held = context;
+    usleep(BEHIND_MS * 1000);
+    __atomic_store_n(held->word, 1, __ATOMIC_SEQ_CST);
+}
+
+// Makes a stream stand still for BEHIND_MS.
+static void hold_stream(struct rank *rank, const struct device_trainer *trainer, void *stream,
+                        struct held_stream *held)
+{
+    DEVICE_CUDA(rank, trainer, mem_host_alloc((void **)&held->word, sizeof(*held->word), 0));
+    *held->word = 0;
+    DEVICE_CUDA(rank, trainer,
+                stream_wait_value32(stream, (uintptr_t)held->word, 1, CUDA_WAIT_VALUE_EQUAL));
+    RANK_TRUE(rank, thread_start(&held->thread, "held", held_let_go, held) == 0);
+}
+
+// The last step is ended by a stream, and rank 0's device is seconds behind when the ranks close.
+static void last_step(struct rank *rank)
+{
+    const uint64_t step = 3;
+    struct held_stream held;
+    struct device_trainer trainer;
+    lockstep_call *call;
+    device_trainer_open(rank, &trainer);
+    device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
+    for (uint64_t i = 1; i <= step; i++) {
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
+        if (i == step && rank->rank == 0)
+            hold_stream(rank, &trainer, device_trainer_stream(&trainer, 0), &held);
+        report(rank, &trainer, call, i);
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
+    }
+    RANK_OK(rank, lockstep_close(rank->session));
+    rank->session = NULL;
+    for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
+        device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
+    if (rank->rank == 0) {
+        thread_join(&held.thread);
+        DEVICE_CUDA(rank, &trainer, mem_free_host(held.word));
+    }
+    device_trainer_close(rank, &trainer);
+}
+
+static void close_keeps_the_last_step(void **state)
+{
+    struct setting setting = setting_named("nccl");
+    (void)state;
+    setting.world_size = 2;
+    setting.device_memory_only = true;
+    ranks_run(&setting, last_step, NULL);
+    device_expect_nothing_is_left();
+}
+
 // ---- All of them -------------------------------------------------------------------------------
 
 static const struct device_story stories[] = {
@@ -375,7 +444,8 @@ static const struct device_story stories[] = {
 
 int main(void)
 {
-    const struct CMUnitTest more[] = {cmocka_unit_test(alone_a_sum_becomes_a_mean)};
+    const struct CMUnitTest more[] = {cmocka_unit_test(alone_a_sum_becomes_a_mean),
+                                      cmocka_unit_test(close_keeps_the_last_step)};
     return device_stories_run("devices: streams", stories, sizeof(stories) / sizeof(stories[0]),
-                              more, 1);
+                              more, sizeof(more) / sizeof(more[0]));
 }

@@ -50,7 +50,6 @@
 #define OPEN_ANSWER_SLACK_MS 2000
 #define OPEN_LINGER_MS 1000 // How long a close waits until its last control message is sent.
 #define OPEN_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Handles of a session and of its work.
-#define OPEN_LAND_MS 2000 // How long a close waits for work that is enqueued on the device.
 
 // ---- The control thread's callbacks ------------------------------------------------------------
 
@@ -576,7 +575,8 @@ int lockstep_close(lockstep_session *session)
     handle_remove(session);
     // No progress_leave follows: the memory of the visit is freed with the session.
     (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
-    (void)step_device_land(session, clock_now_ms() + OPEN_LAND_MS);
+    // The trainer's stream counts on the results. A lost rank or a failed device ends the wait.
+    (void)step_device_land(session, COND_NO_DEADLINE);
     if (!session->config.solo)
         open_shut(session, true);
     trace_close(&session->trace, session->gate.failure != 0);
