@@ -398,10 +398,11 @@ LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
  * Streams. A stream is a CUstream (cudaStream_t) of the device, passed as void *. The default
  * streams are the handles 1 (legacy) and 2 (per thread), because NULL has a meaning of its own
  * here. lockstep_grad_ready takes the stream that produces the gradient; no thread of the host
- * waits for it. lockstep_step_end takes the stream that is to read the results. All other functions
- * (lockstep_start, lockstep_state_check, plain collectives) read and write device memory at once:
- * work of streams on that memory has to be over before the call, and the results are there when the
- * call returns.
+ * waits for it. lockstep_step_end takes the stream that is to read the results. A stream that is
+ * being captured into a CUDA graph is E_INVALID, because steps cannot be part of a graph, and so is
+ * one of another CUDA context than the session's. All other functions (lockstep_start,
+ * lockstep_state_check, plain collectives) read and write device memory at once: work of streams on
+ * that memory has to be over before the call, and the results are there when the call returns.
  *
  * Replicas. The replicas of a module are all on devices or all in host memory. Everything but
  * further replicas is on the first device of config.device. Each further replica is as a whole on

@@ -22,6 +22,15 @@
 
 static const int64_t shape[1] = {ELEMENTS};
 
+static void *fake_find(const char *name)
+{
+    void *library = dlopen(getenv("LOCKSTEP_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
+    void *function = !library ? NULL : dlsym(library, name);
+    if (!function)
+        fail_msg("the fake driver has no %s", name);
+    return function;
+}
+
 // ---- Memory and streams ------------------------------------------------------------------------
 
 struct place {
@@ -166,6 +175,75 @@ static void wrong_reports(struct rank *rank)
     RANK_OK(rank, lockstep_call_end(call));
     RANK_OK(rank, lockstep_step_end(rank->session, !place.cuda ? NULL : CUDA_STREAM_LEGACY));
     place_close(rank, &place);
+}
+
+// ---- Streams that cannot be used ---------------------------------------------------------------
+
+static void *place_stream(struct rank *rank, const struct place *place, void *context)
+{
+    void *stream = NULL;
+    RANK_TRUE(rank, place->cuda->ctx_push_current(context) == CUDA_OK);
+    RANK_TRUE(rank, place->cuda->stream_create_with_priority(&stream, CUDA_STREAM_NON_BLOCKING,
+                                                             0) == CUDA_OK);
+    RANK_TRUE(rank, place->cuda->ctx_pop_current(NULL) == CUDA_OK);
+    return stream;
+}
+
+// A stream that is refused changes nothing: the step goes on, also while another stream is being
+// captured.
+static void unusable_streams(struct rank *rank)
+{
+    struct place place;
+    lockstep_call *call;
+    void *foreign = NULL;
+    void *own = NULL;
+    fake_gpu_capture_function *capture;
+    fake_gpu_context_function *context;
+    *(void **)&capture = fake_find("fake_gpu_capture");
+    *(void **)&context = fake_find("fake_gpu_context");
+    place_open(rank, &place);
+    lockstep_module *module = place_register(rank, &place);
+    RANK_OK(rank, lockstep_start(rank->session));
+    if (place.cuda) {
+        own = place_stream(rank, &place, place.context);
+        foreign = place_stream(rank, &place, context((int)rank->rank));
+    }
+    for (int step = 0; step < 3; step++) {
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        RANK_OK(rank, lockstep_call_begin(module, &call));
+        if (place.cuda) {
+            capture(own, true);
+            RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_grad_ready(module, call, 0, NULL, own));
+            RANK_SAYS(rank, "the stream that is given for 'a' is being captured into a CUDA graph");
+            RANK_FAILS(rank, LOCKSTEP_E_INVALID,
+                       lockstep_grad_ready(module, call, 0, NULL, foreign));
+            RANK_SAYS(rank, "the stream that is given for 'a' belongs to another CUDA context");
+        }
+        RANK_OK(rank, lockstep_grad_ready(module, call, 1, NULL, NULL));
+        RANK_OK(rank, lockstep_grad_ready(module, call, 0, NULL,
+                                          !place.cuda ? NULL : CUDA_STREAM_PER_THREAD));
+        RANK_OK(rank, lockstep_call_end(call));
+        if (place.cuda) {
+            RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, own));
+            RANK_SAYS(rank, "the stream that is given is being captured");
+            RANK_FAILS(rank, LOCKSTEP_E_INVALID, lockstep_step_end(rank->session, foreign));
+        }
+        RANK_OK(rank, lockstep_step_end(rank->session, NULL));
+        if (place.cuda)
+            capture(own, false);
+        RANK_OK(rank, lockstep_state_check(rank->session));
+    }
+    rank_meet(rank); // No rank captures any more.
+    if (place.cuda) {
+        RANK_TRUE(rank, place.cuda->stream_destroy(own) == CUDA_OK);
+        RANK_TRUE(rank, place.cuda->stream_destroy(foreign) == CUDA_OK);
+    }
+    place_close(rank, &place);
+}
+
+static void streams_that_cannot_be_used(const struct setting *setting)
+{
+    ranks_run(setting, unusable_streams, NULL);
 }
 
 static void reports_that_are_elsewhere(const struct setting *setting)
@@ -348,11 +426,8 @@ static void policies_that_put_off(const struct setting *setting)
 
 static void lose_device(int device)
 {
-    void *library = dlopen(getenv("LOCKSTEP_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
     fake_gpu_lose_function *lose;
-    *(void **)&lose = !library ? NULL : dlsym(library, "fake_gpu_lose");
-    if (!lose)
-        fail_msg("the fake driver has no fake_gpu_lose");
+    *(void **)&lose = fake_find("fake_gpu_lose");
     lose(device, LOST_CODE);
 }
 
@@ -458,6 +533,7 @@ struct told {
 
 static const struct told all[] = {
     {"reports_that_are_elsewhere", reports_that_are_elsewhere},
+    {"streams_that_cannot_be_used", streams_that_cannot_be_used},
     {"more_streams_than_events", more_streams_than_events},
     {"modules_of_another_device", modules_of_another_device},
     {"tensors_on_some_devices", tensors_on_some_devices},

@@ -23,6 +23,7 @@ _Thread_local bool inside_host_function;
 // Each thread has a stack of context handles; the top one is the thread's current context.
 static _Thread_local void *stack[CONTEXT_STACK];
 static _Thread_local uint32_t stack_depth;
+static _Thread_local int capture_mode; // enum cuda_capture_mode
 
 // ---- settings -----------------------------------------------------------------------------------
 
@@ -57,8 +58,10 @@ __attribute__((constructor)) static void driver_load(void)
 {
     pthread_atfork(NULL, NULL, driver_forked);
     cond_init(&driver.progress);
-    for (int i = 0; i < DEVICES_MAX; i++)
+    for (int i = 0; i < DEVICES_MAX; i++) {
         driver.contexts[i].device = i;
+        driver.contexts[DEVICES_MAX + i].device = i;
+    }
     weather_read(&driver.weather);
 }
 
@@ -95,7 +98,7 @@ bool handle_read(const void *handle, enum handle_kind kind, uint32_t *index, uin
 struct context *context_of_locked(const void *handle)
 {
     uint32_t index, life;
-    if (!handle_read(handle, HANDLE_CONTEXT, &index, &life) || index >= DEVICES_MAX)
+    if (!handle_read(handle, HANDLE_CONTEXT, &index, &life) || index >= 2 * DEVICES_MAX)
         return NULL;
     struct context *context = &driver.contexts[index];
     return context->retained && context->life == life ? context : NULL;
@@ -103,7 +106,7 @@ struct context *context_of_locked(const void *handle)
 
 void *context_handle_locked(const struct context *context)
 {
-    return handle_make(HANDLE_CONTEXT, (uint32_t)context->device, context->life);
+    return handle_make(HANDLE_CONTEXT, (uint32_t)(context - driver.contexts), context->life);
 }
 
 // ---- how calls begin and end --------------------------------------------------------------------
@@ -148,6 +151,18 @@ static bool is_fatal(int code)
            (code >= 710 && code <= 719 && code != 712 && code != 713) || code == 999;
 }
 
+// Calls that CUDA counts as unsafe while another thread, or this one, captures a stream.
+static bool is_unsafe(const char *name)
+{
+    static const char *const names[] = {
+        "cuEventQuery", "cuEventSynchronize", "cuStreamQuery",  "cuStreamSynchronize",
+        "cuMemAlloc",   "cuMemFree",          "cuMemHostAlloc", "cuMemFreeHost"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
 static struct context *current_locked(void)
 {
     return stack_depth ? context_of_locked(stack[stack_depth - 1]) : NULL;
@@ -162,6 +177,10 @@ int call_enter(const char *name)
     if (inside_host_function) {
         complain_locked("%s is called by a host function, which must call nothing of CUDA", name);
         return NOT_PERMITTED;
+    }
+    if (driver.captures > 0 && capture_mode == CUDA_CAPTURE_GLOBAL && is_unsafe(name)) {
+        complain_locked("%s while a stream is being captured", name);
+        return CUDA_CAPTURE_UNSUPPORTED;
     }
     struct context *current = current_locked();
     const int code = faults_strike(&driver.weather.faults, name, current ? current->device : -1);
@@ -425,6 +444,18 @@ int cuCtxGetStreamPriorityRange(int *least, int *greatest)
     return call_leave(result);
 }
 
+EXPORTED int cuThreadExchangeStreamCaptureMode(int *mode);
+int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    const int result = call_enter("cuThreadExchangeStreamCaptureMode");
+    const int before = capture_mode;
+    if (!result) {
+        capture_mode = *mode;
+        *mode = before;
+    }
+    return call_leave(result);
+}
+
 // ---- errors -------------------------------------------------------------------------------------
 
 static const struct {
@@ -532,6 +563,32 @@ void fake_gpu_complaint(char *text, size_t bytes)
 {
     mutex_lock(&driver.mutex);
     snprintf(text, bytes, "%s", driver.complaint);
+    mutex_unlock(&driver.mutex);
+}
+
+EXPORTED fake_gpu_context_function fake_gpu_context;
+void *fake_gpu_context(int device)
+{
+    mutex_lock(&driver.mutex);
+    struct context *context = &driver.contexts[DEVICES_MAX + device];
+    context->retained = 1;
+    void *handle = context_handle_locked(context);
+    mutex_unlock(&driver.mutex);
+    return handle;
+}
+
+EXPORTED fake_gpu_capture_function fake_gpu_capture;
+void fake_gpu_capture(void *handle, bool captured)
+{
+    mutex_lock(&driver.mutex);
+    struct stream *stream = stream_of_locked(handle, NULL);
+    if (stream && stream->captured != captured) {
+        stream->captured = captured;
+        if (captured)
+            driver.captures++;
+        else
+            driver.captures--;
+    }
     mutex_unlock(&driver.mutex);
 }
 

@@ -47,9 +47,9 @@ struct weather {
 
 // ---- objects ------------------------------------------------------------------------------------
 
-// The primary context of a device; there are no other contexts. `life` counts how often the context
-// began. A handle carries the life in which it was made, so a handle kept after the last release is
-// refused.
+// The primary context of a device, or a further one (fake_gpu_context). `life` counts how often the
+// context began. A handle carries the life in which it was made, so a handle kept after the last
+// release is refused.
 struct context {
     int device;
     uint32_t retained;
@@ -132,6 +132,7 @@ struct stream {
     uint64_t queued; // Operations at lower positions are queued or done.
     uint64_t done; // Operations at lower positions are done.
     uint64_t wanted; // Some thread waits for all operations at lower positions.
+    bool captured; // True while the stream is being captured into a graph.
     struct cond work;
     struct thread thread;
     struct operation *queue; // [QUEUE_OPERATIONS]
@@ -139,6 +140,7 @@ struct stream {
 
 struct event {
     bool alive;
+    bool captured; // True if the latest record is part of a graph.
     uint32_t life;
     unsigned flags;
     struct context *context;
@@ -182,8 +184,9 @@ struct driver {
     // guarded by mutex
     struct weather weather;
     bool initialized;
+    uint32_t captures; // Streams that are being captured.
     bool forked; // True in a child of the process that loaded the library.
-    struct context contexts[DEVICES_MAX];
+    struct context contexts[2 * DEVICES_MAX]; // The second half: further contexts.
     struct stream *streams[STREAMS_MAX];
     struct event events[EVENTS_MAX];
     struct module modules[MODULES_MAX];

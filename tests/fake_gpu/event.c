@@ -67,13 +67,18 @@ int cuEventRecord(void *handle, void *stream_handle)
     struct stream *stream;
     int result = call_enter_stream("cuEventRecord", stream_handle, &stream);
     struct event *event = event_of_locked(handle);
+    if (!result && event && event->context != stream->context &&
+        event->context->device == stream->context->device)
+        return call_leave(CUDA_INVALID_HANDLE);
     if (!result && (!event || event->context != stream->context)) {
         complain_locked("cuEventRecord: %s",
                         event ? "the event belongs to another context than the stream"
                               : "there is no such event");
         result = CUDA_INVALID_HANDLE;
     }
-    if (!result) {
+    if (!result)
+        event->captured = stream->captured;
+    if (!result && !event->captured) {
         const struct operation operation = {
             .kind = OPERATION_RECORD,
             .record = {.event = (uint32_t)(event - driver.events), .record = event->record + 1},
@@ -117,6 +122,8 @@ int cuEventQuery(void *handle)
 {
     struct event *event;
     int result = enter_event("cuEventQuery", handle, &event);
+    if (!result && event->captured)
+        return call_leave(CUDA_CAPTURED_EVENT);
     if (!result && !event_done(event)) {
         stream_want_locked(event->stream, event->position);
         result = CUDA_NOT_READY;

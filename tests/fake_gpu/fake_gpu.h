@@ -95,6 +95,13 @@ typedef void fake_gpu_complaint_function(char *text, size_t bytes); // "fake_gpu
 // True: stops the device before its next operation. False: lets the device continue.
 typedef void fake_gpu_hold_function(int device, bool held); // "fake_gpu_hold"
 
+// Makes a second context of a device, and returns its handle. It is never released.
+typedef void *fake_gpu_context_function(int device); // "fake_gpu_context"
+
+// True: begins to capture a stream into a graph, in CUDA's mode "global". Only records of events
+// know of the capture. False: ends the capture.
+typedef void fake_gpu_capture_function(void *stream, bool captured); // "fake_gpu_capture"
+
 // Loses a device, as if it fell off the bus: its context has the error `code` from now on, and the
 // driver drops its queued work.
 typedef void fake_gpu_lose_function(int device, int code); // "fake_gpu_lose"

@@ -375,6 +375,16 @@ int cuStreamGetCtx(void *handle, void **context)
     return call_leave(result);
 }
 
+EXPORTED int cuStreamIsCapturing(void *handle, int *status);
+int cuStreamIsCapturing(void *handle, int *status)
+{
+    struct stream *stream;
+    const int result = call_enter_stream("cuStreamIsCapturing", handle, &stream);
+    if (!result)
+        *status = stream->captured;
+    return call_leave(result);
+}
+
 EXPORTED int cuStreamSynchronize(void *handle);
 int cuStreamSynchronize(void *handle)
 {

@@ -431,8 +431,9 @@ static int step_settle_alone(struct lockstep_session *session, void *stream)
     return status;
 }
 
-static int step_check_end(struct lockstep_session *session, const void *stream)
+static int step_check_end(struct lockstep_session *session, void *stream)
 {
+    const char *trouble;
     const int status = session_check(session);
     if (status < 0)
         return status;
@@ -443,6 +444,10 @@ static int step_check_end(struct lockstep_session *session, const void *stream)
                          "step %" PRIu64 ": a stream is given, and this rank "
                          "has no device: set config.device",
                          session->step.number);
+    trouble = device_events_trouble(session, stream);
+    if (trouble)
+        return error_set(LOCKSTEP_E_INVALID, "step %" PRIu64 ": the stream that is given %s",
+                         session->step.number, trouble);
     if (atomic_load(&session->waiting) > 0)
         return error_set(LOCKSTEP_E_INVALID,
                          "step %" PRIu64

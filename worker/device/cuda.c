@@ -43,6 +43,8 @@ static const struct foreign_symbol symbols[] = {
     NEEDED(stream_query, "cuStreamQuery"),
     NEEDED(stream_get_ctx, "cuStreamGetCtx"),
     NEEDED(stream_synchronize, "cuStreamSynchronize"),
+    NEEDED(stream_is_capturing, "cuStreamIsCapturing"),
+    NEEDED(thread_exchange_capture_mode, "cuThreadExchangeStreamCaptureMode"),
     NEEDED(event_create, "cuEventCreate"),
     NEEDED(event_destroy, "cuEventDestroy_v2"),
     NEEDED(event_record, "cuEventRecord"),

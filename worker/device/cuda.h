@@ -34,6 +34,9 @@ enum cuda_result {
     CUDA_MEMORY_ALREADY_REGISTERED = 712,
     CUDA_LAUNCH_FAILED = 719,
     CUDA_NOT_SUPPORTED = 801,
+    CUDA_CAPTURE_UNSUPPORTED = 900, // Not allowed while a stream is being captured into a graph.
+    CUDA_CAPTURE_IMPLICIT = 906, // The legacy stream, while a stream that it waits for is captured.
+    CUDA_CAPTURED_EVENT = 907, // The event was recorded in a stream that is being captured.
 };
 
 enum cuda_device_attribute {
@@ -79,6 +82,12 @@ enum cuda_flags {
     CUDA_WAIT_VALUE_EQUAL = 1,
 };
 
+// What a thread may do while a stream is being captured into a graph.
+enum cuda_capture_mode {
+    CUDA_CAPTURE_GLOBAL = 0, // Nothing unsafe; that includes queries of events.
+    CUDA_CAPTURE_RELAXED = 2, // Everything that does not touch the capture itself.
+};
+
 // Stream handles that exist in every context.
 #define CUDA_STREAM_LEGACY ((void *)1)
 #define CUDA_STREAM_PER_THREAD ((void *)2)
@@ -120,6 +129,9 @@ struct cuda {
     int (*stream_query)(void *stream);
     int (*stream_get_ctx)(void *stream, void **context);
     int (*stream_synchronize)(void *stream);
+    // status: 0: the stream is not being captured.
+    int (*stream_is_capturing)(void *stream, int *status);
+    int (*thread_exchange_capture_mode)(int *mode); // Gives the mode that the thread had.
     int (*event_create)(void **event, unsigned flags);
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);

@@ -133,8 +133,29 @@ const struct device_facts *device_facts(const struct device *device)
 // device_leave must not pop, because the current context is the trainer's.
 static _Thread_local unsigned refused_entries;
 
+// The open device_enter calls of this thread, and the mode of captures that it had before.
+static _Thread_local unsigned entries;
+static _Thread_local int capture_mode;
+
+// Calls of this thread go on while a program captures streams into graphs.
+static void device_relax(const struct device *device)
+{
+    int mode = CUDA_CAPTURE_RELAXED;
+    if (entries++ == 0)
+        capture_mode = device->cuda->thread_exchange_capture_mode(&mode) == CUDA_OK
+                           ? mode
+                           : CUDA_CAPTURE_RELAXED;
+}
+
+static void device_tighten(const struct device *device)
+{
+    if (--entries == 0 && capture_mode != CUDA_CAPTURE_RELAXED)
+        (void)device->cuda->thread_exchange_capture_mode(&capture_mode);
+}
+
 void device_enter(struct device *device)
 {
+    device_relax(device);
     const int result = device->cuda->ctx_push_current(device->context);
     refused_entries += result != CUDA_OK;
     (void)device_check(device, result, "cuCtxPushCurrent");
@@ -147,6 +168,7 @@ void device_leave(struct device *device)
         refused_entries--;
     else
         (void)device->cuda->ctx_pop_current(&popped);
+    device_tighten(device);
 }
 
 // ---- where memory is ----------------------------------------------------------------------------
@@ -270,6 +292,39 @@ bool device_has_stream(struct device *device, void *stream)
     const int found = device->cuda->stream_get_ctx(stream, &context);
     device_leave(device);
     return found != CUDA_OK || device_has_context(device, context);
+}
+
+static bool device_captures(const struct device *device, void *stream)
+{
+    int status = 0;
+    const int asked = device->cuda->stream_is_capturing(stream, &status);
+    return asked == CUDA_CAPTURE_IMPLICIT || (asked == CUDA_OK && status != 0);
+}
+
+// True if an event of the device's context cannot be recorded on the stream.
+static bool device_is_foreign(const struct device *device, void *stream)
+{
+    const struct cuda *cuda = device->cuda;
+    void *context = device->context;
+    void *event = NULL;
+    if (device_is_default_stream(stream) || cuda->stream_get_ctx(stream, &context) != CUDA_OK ||
+        context == device->context || cuda->event_create(&event, CUDA_EVENT_DISABLE_TIMING))
+        return false;
+    const int recorded = cuda->event_record(event, stream);
+    (void)cuda->event_destroy(event);
+    return recorded == CUDA_INVALID_HANDLE;
+}
+
+const char *device_stream_trouble(struct device *device, void *stream)
+{
+    const char *trouble = NULL;
+    device_enter(device);
+    if (device_captures(device, stream))
+        trouble = "is being captured into a CUDA graph, and steps cannot be part of one";
+    else if (device_is_foreign(device, stream))
+        trouble = "belongs to another CUDA context than the session's";
+    device_leave(device);
+    return trouble;
 }
 
 // True if the stream writes results to memory of the trainer.

@@ -5,7 +5,8 @@
 // driver. A rank without a device has struct device * NULL.
 //
 // Threads: each function names its thread. CUDA has a current context for each thread. A function
-// for "any thread" makes the device's context current and then restores the caller's context. A
+// for "any thread" makes the device's context current and then restores the caller's context. It
+// may run while the program captures a stream into a graph, also on the thread that captures. A
 // function for "the driver" must be called between device_enter and device_leave, which change the
 // context once for several calls.
 //
@@ -87,6 +88,9 @@ int device_event_query(struct device *device, void *event);
 // True if this is a stream of this device. The default streams belong to every device. Also true
 // for a stream that the driver does not know; the driver refuses such a stream later.
 bool device_has_stream(struct device *device, void *stream);
+// Returns why the device's events cannot be recorded on a stream now ("belongs to another context
+// ..."); NULL: they can.
+const char *device_stream_trouble(struct device *device, void *stream);
 bool device_is_default_stream(const void *stream);
 // Tells the streams apart for which CU_STREAM_PER_THREAD stands: a number of the calling thread. 0:
 // another handle, which is the same stream on every thread.

@@ -198,6 +198,16 @@ bool device_events_is_stream_of(const struct lockstep_session *session, uint32_t
     return device_has_stream(session->devices.all[device], stream);
 }
 
+const char *device_events_trouble(const struct lockstep_session *session, void *stream)
+{
+    const char *trouble = NULL;
+    for (uint32_t i = 0; stream && i < session->devices.count && !trouble; i++) {
+        if (device_has_stream(session->devices.all[i], stream))
+            trouble = device_stream_trouble(session->devices.all[i], stream);
+    }
+    return trouble;
+}
+
 // Marks the events to record: those of all devices for a default stream, else that of the stream's
 // device.
 static void device_events_mark_stream(const struct lockstep_session *session,

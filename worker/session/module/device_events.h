@@ -65,6 +65,9 @@ void device_events_close(struct lockstep_session *session);
 // NULL included, belongs to every device. Any thread.
 bool device_events_is_stream_of(const struct lockstep_session *session, uint32_t device,
                                 void *stream);
+// Returns why the stream of step_end cannot be used now; NULL: it can. See device_stream_trouble.
+// Trainer.
+const char *device_events_trouble(const struct lockstep_session *session, void *stream);
 // True if a bucket on devices has a gradient that this rank has not reported, and for which another
 // rank or replica may have a result. The thread that owns the bucket.
 bool device_events_leaves_out(const struct contribution *contribution, uint32_t bucket);

@@ -481,8 +481,16 @@ static int residency_check_stream(const struct lockstep_module *module, uint32_t
                                   const struct passed_gradient *passed)
 {
     struct device *home = module->devices[passed->replica];
-    if (!home || device_has_stream(home, passed->stream))
+    const char *trouble;
+    if (!home)
         return 0;
+    if (device_has_stream(home, passed->stream)) {
+        trouble = device_stream_trouble(home, passed->stream);
+        return !trouble ? 0
+                        : error_set(LOCKSTEP_E_INVALID,
+                                    "module '%s': the stream that is given for '%s' %s",
+                                    module->name, module->parameters[parameter].name, trouble);
+    }
     return error_set(LOCKSTEP_E_INVALID,
                      "module '%s': the stream that is given for '%s' in replica %" PRIu32
                      " belongs to another device than its gradient, which is on cuda:%d",
