@@ -360,6 +360,25 @@ for _ in range(3):
 """
 
 
+# The stream of CUDA's handle 2 is the calling thread's, so this thread makes every call.
+PER_THREAD = """
+import threading
+from unittest import mock
+from lockstep import _library
+session = lockstep.Session()
+session.start()
+calls, real = [], _library.lib.lockstep_step_wait
+def wait(handle, stream, ms):
+    calls.append((threading.get_ident(), stream))
+    return _library.TIMEOUT if len(calls) < 4 else real(handle, None, ms)
+step = session.step()
+with mock.patch.object(_library.lib, "lockstep_step_wait", wait):
+    step.end(stream=2)
+session.close()
+assert calls == [(threading.get_ident(), 2)] * 4, calls
+"""
+
+
 class Steps(unittest.TestCase):
     side_by_side = True
 
@@ -394,3 +413,6 @@ class Steps(unittest.TestCase):
 
     def test_misuse(self):
         self.works(alone(MISUSE))
+
+    def test_the_stream_of_a_thread(self):
+        self.works(alone(PER_THREAD))

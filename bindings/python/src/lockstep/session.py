@@ -286,13 +286,13 @@ class Session(Collectives):
     # --- waiting --------------------------------------------------------------------------------
 
     def _await(self, owner: Any, ask: Callable[[int], int],
-               timeout: Optional[float] = None) -> int:
+               timeout: Optional[float] = None, *, here: bool = False) -> int:
         """Waits in slices, so that the main thread sees signals. ask(milliseconds) waits.
 
         A wait that takes longer than one slice goes on, on a thread of its own and without a
         timeout, because the library finds ranks that wait for each other only among waits without
         one. An exception of a signal handler leaves it there. owner._pending is the place where
-        the next call for the same thing finds it.
+        the next call for the same thing finds it. here: all slices are on this thread.
         """
         self._settle()
         timeout = seconds_of(timeout)
@@ -307,6 +307,8 @@ class Session(Collectives):
                 if status != TIMEOUT:
                     return check(status)
                 if deadline is None:
+                    if here:
+                        continue
                     break
                 if time.monotonic() >= deadline:
                     raise error_of(status, error_text())

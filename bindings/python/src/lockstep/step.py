@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = set(StepOptions.__annotations__)
 Stream = Optional[int]
+_PER_THREAD = 2  # CUDA's default stream of the calling thread: another thread has another one.
 
 
 class Step:
@@ -85,7 +86,8 @@ class Step:
         handle = self.session.handle
         try:
             self.session._await(
-                self, lambda ms: int(lib.lockstep_step_wait(handle, stream, ms)), timeout)
+                self, lambda ms: int(lib.lockstep_step_wait(handle, stream, ms)), timeout,
+                here=stream == _PER_THREAD)
         except LockstepError as error:
             refused = isinstance(error, Invalid) and any(call._open for call in self._calls)
             if not isinstance(error, Timeout) and not refused:
