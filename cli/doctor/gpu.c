@@ -97,26 +97,6 @@ static void find_gpu_kernels(struct doctor_report *report, const struct lockstep
 
 // ---- NCCL --------------------------------------------------------------------------------------
 
-static void find_nccl(struct doctor_report *report, const struct lockstep_devices *devices)
-{
-    struct doctor_finding *finding = doctor_add(report, "nccl");
-    const uint32_t version = devices->nccl_version;
-    const enum doctor_status bad = devices->count > 0 ? DOCTOR_WARNING : DOCTOR_OK;
-    if (version == 0) {
-        doctor_judge(finding, bad, "jobs with two GPUs or more need it: %s", devices->nccl_text);
-        return;
-    }
-    set_version(finding, version / 10000, version / 100 % 100, (int)(version % 100));
-    if (version < LOCKSTEP_NCCL_OLDEST)
-        doctor_judge(
-            finding, bad, "too old: jobs with two GPUs or more need %d.%d or newer; it is %s",
-            LOCKSTEP_NCCL_OLDEST / 10000, LOCKSTEP_NCCL_OLDEST / 100 % 100, devices->nccl_text);
-    else
-        doctor_judge(finding, DOCTOR_OK,
-                     "of %s; major and minor version have to be the same on all ranks with GPUs",
-                     devices->nccl_text);
-}
-
 // Copies the value of the line "NAME=value" from a file of NCCL's. Returns false if there is no
 // such line.
 static bool in_file(const char *path, const char *name, char *value, size_t bytes)
@@ -149,6 +129,34 @@ static bool nccl_setting(const char *name, char *value, size_t bytes)
     snprintf(path, sizeof(path), "%s/.nccl.conf", home ? home : "");
     return in_file(named && *named ? named : path, name, value, bytes) ||
            in_file("/etc/nccl.conf", name, value, bytes);
+}
+
+static void find_nccl(struct doctor_report *report, const struct lockstep_devices *devices)
+{
+    struct doctor_finding *finding = doctor_add(report, "nccl");
+    const uint32_t version = devices->nccl_version;
+    const enum doctor_status bad = devices->count > 0 ? DOCTOR_WARNING : DOCTOR_OK;
+    char blocking[24] = "";
+    if (nccl_setting("NCCL_COMM_BLOCKING", blocking, sizeof(blocking)) &&
+        strtol(blocking, NULL, 0) > 0) {
+        doctor_judge(finding, bad,
+                     "NCCL_COMM_BLOCKING is set: unset it, workers with GPUs refuse it, because "
+                     "they would wait for lost ones for ever");
+        return;
+    }
+    if (version == 0) {
+        doctor_judge(finding, bad, "jobs with two GPUs or more need it: %s", devices->nccl_text);
+        return;
+    }
+    set_version(finding, version / 10000, version / 100 % 100, (int)(version % 100));
+    if (version < LOCKSTEP_NCCL_OLDEST)
+        doctor_judge(
+            finding, bad, "too old: jobs with two GPUs or more need %d.%d or newer; it is %s",
+            LOCKSTEP_NCCL_OLDEST / 10000, LOCKSTEP_NCCL_OLDEST / 100 % 100, devices->nccl_text);
+    else
+        doctor_judge(finding, DOCTOR_OK,
+                     "of %s; major and minor version have to be the same on all ranks with GPUs",
+                     devices->nccl_text);
 }
 
 static void find_nccl_pinned(struct doctor_report *report, uint32_t usable)

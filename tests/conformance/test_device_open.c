@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include <stdlib.h>
+
 #define WORLD 3
 #define SOON_MS 5000 // Time limit, before test_bound_ms(); lockstep_open could wait for a minute.
 
@@ -108,6 +110,24 @@ static void test_an_old_nccl(void **state)
     open_a_good_world();
 }
 
+// NCCL's own variable would make it wait without a deadline.
+static void test_an_nccl_that_blocks(void **state)
+{
+    static const char text[] = "NCCL_COMM_BLOCKING is set, and a rank would wait";
+    struct expectation expected = {
+        .devices = {"cuda:0", "none", "cuda:1"},
+        .status = {LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG},
+        .text = {text, text, text},
+    };
+    (void)state;
+    fake_gpu_weather("FAKE_CUDA_DEVICES=8", NULL);
+    setenv("NCCL_COMM_BLOCKING", "1", 1);
+    open_world(&expected);
+    setenv("NCCL_COMM_BLOCKING", "0", 1);
+    open_a_good_world();
+    unsetenv("NCCL_COMM_BLOCKING");
+}
+
 // Virtual ranks are for host memory.
 static void test_virtual_ranks(void **state)
 {
@@ -149,6 +169,7 @@ int main(void)
         cmocka_unit_test(test_a_device_that_there_is_not),
         cmocka_unit_test(test_one_device_for_two),
         cmocka_unit_test(test_an_old_nccl),
+        cmocka_unit_test(test_an_nccl_that_blocks),
         cmocka_unit_test(test_virtual_ranks),
         cmocka_unit_test(test_an_nccl_that_does_not_connect),
     };

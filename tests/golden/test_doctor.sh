@@ -41,6 +41,8 @@ NCCL_ALGO=Ring NCCL_PROTO=Simple LOCKSTEP_CUDA_LIBRARY=libm.so.6 doctor 0
 check finding "$work/json" nccl_pinned ok 'Ring, Simple'
 check finding "$work/json" gpus ok 0
 grep -q 'libm.so.6 has no cuInit' "$work/json" || fail "a driver that is none"
+NCCL_COMM_BLOCKING=1 LOCKSTEP_CUDA_LIBRARY=/nowhere doctor 0
+grep -q 'NCCL_COMM_BLOCKING is set: unset it' "$work/json" || fail "an NCCL that blocks"
 printf 'NCCL_DEBUG=WARN\nNCCL_ALGO=Tree\n' >"$work/nccl.conf"
 NCCL_CONF_FILE=$work/nccl.conf LOCKSTEP_CUDA_LIBRARY=/nowhere doctor 0
 [ -e /etc/nccl.conf ] || check finding "$work/json" nccl_pinned ok 'Tree, any protocol'

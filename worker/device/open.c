@@ -119,7 +119,14 @@ static int device_find_ordinal(struct device *device)
 
 static void device_find_nccl(struct device_facts *facts)
 {
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
     int version = 0;
+    if (blocking && strtol(blocking, NULL, 0) > 0) { // It takes precedence over the configuration.
+        text_copy(
+            facts->nccl_missing, sizeof(facts->nccl_missing),
+            "NCCL_COMM_BLOCKING is set, and a rank would wait for lost ones for ever: unset it");
+        return;
+    }
     const struct nccl *nccl = nccl_load(facts->nccl_missing, sizeof(facts->nccl_missing));
     if (!nccl)
         return;
@@ -162,6 +169,22 @@ static int device_find_facts(const struct opening *opening)
     return 0;
 }
 
+// The kernels have no code that this device and its driver can run.
+static int opening_fail_image(const struct opening *opening, int loaded)
+{
+    const struct device_facts *facts = &opening->device->facts;
+    char reason[DEVICE_TEXT_BYTES];
+    struct text text;
+    cuda_describe(opening->device->cuda, loaded, "cuModuleLoadData", reason, sizeof(reason));
+    text_init(&text, opening->error, opening->error_bytes);
+    text_append(&text,
+                "%s: this liblockstep has kernels for %s (NVCC_TARGETS), the GPU is sm_%u, and its "
+                "driver is for CUDA %u.%u",
+                reason, device_image_targets(), facts->capability, facts->driver_version / 1000,
+                facts->driver_version % 1000 / 10);
+    return -1;
+}
+
 // Does everything that may load code or allocate memory inside the driver.
 static int device_load_kernels(const struct opening *opening)
 {
@@ -175,6 +198,8 @@ static int device_load_kernels(const struct opening *opening)
     const int loaded = cuda->module_load_data(&device->module, device_image());
     if (loaded != CUDA_OK && !device_image_present())
         return opening_fail(opening, device_image_missing);
+    if (loaded == CUDA_NO_BINARY_FOR_GPU || loaded == CUDA_UNSUPPORTED_PTX_VERSION)
+        return opening_fail_image(opening, loaded);
     if (opening_check(opening, loaded, "cuModuleLoadData") < 0)
         return -1;
     for (int i = 0; i < DEVICE_KERNELS; i++) {

@@ -80,7 +80,11 @@ static void test_problems(void **state)
     } cases[] = {
         {"FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain:1:2", "cuDevicePrimaryCtxRetain: "},
         {"FAKE_CUDA_FAIL=cuCtxPushCurrent_v2:1:201", "cuCtxPushCurrent: "},
-        {"FAKE_CUDA_FAIL=cuModuleLoadData:1:209", "cuModuleLoadData: "},
+        {"FAKE_CUDA_FAIL=cuModuleLoadData:1:200", "cuModuleLoadData: "},
+        {"FAKE_CUDA_FAIL=cuModuleLoadData:1:209",
+         "cuModuleLoadData: no kernel image is available for execution on the device (209): this "
+         "liblockstep has kernels for sm_"},
+        {"FAKE_CUDA_FAIL=cuModuleLoadData:1:222", "cuModuleLoadData: unknown error (222): this "},
     };
     const struct fake_controls *fake = fake_gpu_install();
     char error[256];
