@@ -14,8 +14,11 @@ NM ?= nm
 ifeq ($(origin NVCC),undefined)
 NVCC := $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 endif
-# Machine code for each of these capabilities, and for newer ones PTX of the first.
-NVCC_TARGETS ?= 80 90 100
+# Machine code for each of these capabilities that nvcc knows, and for newer ones PTX of the first.
+ifeq ($(origin NVCC_TARGETS),undefined)
+NVCC_KNOWS := $(if $(NVCC),$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch 2>/dev/null)))
+NVCC_TARGETS := $(or $(filter $(NVCC_KNOWS),80 90 100),80 90 100)
+endif
 
 comma := ,
 
@@ -131,8 +134,8 @@ $(BUILD)/obj/server/http/page.o: $(wildcard server/page/*)
 # --- kernels for GPUs ----------------------------------------------------------------------------
 
 # Sanitizer builds share the release build's, because nvcc takes long. Code that rounds is not to be
-# contracted, flushed or approximated (docs/numbers.md). Not compressed: older drivers could not
-# read it. Registers that do not suffice would cost bandwidth. Without nvcc both files are empty.
+# contracted, flushed or approximated (docs/numbers.md). Not compressed: older drivers cannot read
+# all that newer ones can. Registers that do not suffice would cost bandwidth. Without nvcc both files are empty.
 KERNELS ?= $(BUILD)/kernels
 FATBIN := $(KERNELS)/device_kernels.fatbin
 KERNELS_CU := $(wildcard worker/device/kernels.cu)
@@ -141,7 +144,7 @@ KERNELS_FOR := $(if $(and $(NVCC),$(KERNELS_CU)),$(NVCC_TARGETS:%=sm_%) $(KERNEL
 NVCC_TARGETS_FLAGS := -gencode arch=$(KERNELS_PTX)$(comma)code=$(KERNELS_PTX) \
     $(foreach target,$(NVCC_TARGETS),-gencode arch=compute_$(target)$(comma)code=sm_$(target))
 NVCC_FLAGS := -std=c++17 -O3 -Xptxas -warn-spills -I. \
-    --fmad=false --ftz=false --prec-div=true --prec-sqrt=true $(NVCC_TARGETS_FLAGS)
+    --no-compress --fmad=false --ftz=false --prec-div=true --prec-sqrt=true $(NVCC_TARGETS_FLAGS)
 COMPILE_KERNELS := $(if $(KERNELS_FOR),$(NVCC) -fatbin $(NVCC_FLAGS))
 
 $(KERNELS)/flags: FORCE
