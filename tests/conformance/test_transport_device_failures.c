@@ -9,6 +9,7 @@
 #include "worker/transport/lifecycle.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "worker/device/device.h"
 
 #include <setjmp.h>
@@ -19,6 +20,9 @@
 
 #include <cmocka.h>
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -434,6 +438,31 @@ static void test_ended_elsewhere_late(void **state)
                 &(struct play){.pieces = true, .late = true});
 }
 
+// True while no thread can be started that ends a communicator.
+static atomic_bool no_threads;
+
+__attribute__((visibility("default"))) int pthread_create(pthread_t *thread,
+                                                          const pthread_attr_t *attributes,
+                                                          void *(*body)(void *), void *argument)
+{
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+    if (atomic_load(&no_threads) && // All threads of this program are a struct thread.
+        strcmp(((const struct thread *)argument)->name, "lockstep-nccl") == 0)
+        return EAGAIN;
+    return create(thread, attributes, body, argument);
+}
+
+static void test_given_up_without_a_thread(void **state)
+{
+    (void)state;
+    fake_gpu_weather(DEVICES, "FAKE_NCCL_ABORT=own", NULL);
+    atomic_store(&no_threads, true);
+    run_failing(FLEET_NCCL, 2, script_given_up, &(struct play){.pieces = true});
+    atomic_store(&no_threads, false);
+    assert_int_equal(fake->nccl_live(), 0);
+}
+
 // Lockstep does not wait for an abort that never returns, and reports it.
 static void script_abort_hangs(struct member *member)
 {
@@ -475,6 +504,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_given_up, rig_nothing_left),
+        cmocka_unit_test_teardown(test_given_up_without_a_thread, rig_nothing_left),
         cmocka_unit_test_teardown(test_reads_are_over, rig_nothing_left),
         cmocka_unit_test_teardown(test_never_ready, rig_nothing_left),
         cmocka_unit_test_teardown(test_ended_elsewhere, rig_nothing_left),

@@ -25,6 +25,7 @@ struct communicator {
     // constant
     const struct nccl *nccl;
     struct device *device;
+    struct communicator_end *ending; // Made at the begin, so that the end needs no memory.
     // driver only
     void *comm;
     enum communicator_state state;
@@ -34,7 +35,26 @@ struct communicator {
     void *registrations[COMMUNICATOR_REGISTRATIONS];
 };
 
-static_assert(sizeof(struct nccl_unique_id) == COMMUNICATOR_ID_BYTES, "an id is what NCCL says");
+// State shared by the ending thread and the driver. The last one that uses it frees it.
+struct communicator_end {
+    // set before the thread starts, then used by the ending thread only
+    struct communicator *communicator;
+    bool in_order;
+    uint64_t patience_ms; // Until this time (clock_now_ms) the thread tries to end in order.
+    uint64_t deadline_ms; // Until this time (clock_now_ms) the driver waits.
+    struct thread thread;
+    struct mutex mutex;
+    struct cond cond;
+    // guarded by mutex
+    // True once the thread has made the device's context current; from then on the thread does not
+    // use `device`.
+    bool begun;
+    bool done;
+    bool left; // True if the driver has stopped waiting; then the ending thread frees this struct.
+};
+
+static_assert(sizeof(struct nccl_unique_id) == COMMUNICATOR_ID_BYTES,
+              "a communicator id has NCCL's size");
 
 // ---- failure ------------------------------------------------------------------------------------
 
@@ -123,6 +143,13 @@ int communicator_id(uint8_t id[COMMUNICATOR_ID_BYTES], char *error, size_t error
     return 0;
 }
 
+// Frees one that NCCL does not know.
+static void communicator_free(struct communicator *communicator)
+{
+    free(communicator->ending);
+    free(communicator);
+}
+
 struct communicator *communicator_begin(struct device *device,
                                         const uint8_t id[COMMUNICATOR_ID_BYTES], uint32_t rank,
                                         uint32_t ranks, char *error, size_t error_bytes)
@@ -133,7 +160,10 @@ struct communicator *communicator_begin(struct device *device,
     if (!nccl)
         return NULL;
     struct communicator *communicator = calloc(1, sizeof(*communicator));
-    if (!communicator) {
+    if (communicator)
+        communicator->ending = calloc(1, sizeof(*communicator->ending));
+    if (!communicator || !communicator->ending) {
+        free(communicator);
         text_copy(error, error_bytes, "out of memory");
         return NULL;
     }
@@ -149,7 +179,7 @@ struct communicator *communicator_begin(struct device *device,
         if (communicator->comm)
             (void)communicator_end(communicator, false, 0);
         else
-            free(communicator);
+            communicator_free(communicator);
         return NULL;
     }
     return communicator;
@@ -183,23 +213,20 @@ static int communicator_type(enum dtype dtype)
         return NCCL_FLOAT16;
     case DTYPE_BFLOAT16:
         return NCCL_BFLOAT16;
-    case DTYPE_INT32:
-        return NCCL_INT32;
-    case DTYPE_INT64:
-        return NCCL_INT64;
-    case DTYPE_UINT8:
-        return NCCL_UINT8;
-    case DTYPE_NONE: // Integers are reduced on the hosts (device_flow.c).
-    case DTYPE_INT8:
+    case DTYPE_NONE:
+    case DTYPE_INT8: // The hosts reduce all integers (device_flow.c).
     case DTYPE_INT16:
+    case DTYPE_INT32:
+    case DTYPE_INT64:
+    case DTYPE_UINT8:
     case DTYPE_UINT16:
     case DTYPE_UINT32:
     case DTYPE_UINT64:
     case DTYPE_BOOL:
         break;
     }
-    assert(false && "a dtype that travels");
-    return NCCL_UINT8;
+    assert(false && "a dtype that NCCL sums");
+    return NCCL_FLOAT32;
 }
 
 static int communicator_sum(struct communicator *communicator, uint64_t in, uint64_t out,
@@ -278,24 +305,6 @@ void communicator_register(struct communicator *communicator, uint64_t memory, s
 
 // ---- ending -------------------------------------------------------------------------------------
 
-// State shared by the ending thread and the driver. The last one that uses it frees it.
-struct communicator_end {
-    // set before the thread starts, then used by the ending thread only
-    struct communicator *communicator;
-    bool in_order;
-    uint64_t patience_ms; // Until this time (clock_now_ms) the thread tries to end in order.
-    uint64_t deadline_ms; // Until this time (clock_now_ms) the driver waits.
-    struct thread thread;
-    struct mutex mutex;
-    struct cond cond;
-    // guarded by mutex
-    // True once the thread has made the device's context current; from then on the thread does not
-    // use `device`.
-    bool begun;
-    bool done;
-    bool left; // True if the driver has stopped waiting; then the ending thread frees this struct.
-};
-
 static void ending_pause(void)
 {
     const struct timespec pause = {.tv_nsec = 500 * 1000};
@@ -371,9 +380,7 @@ static bool ending_wait(struct communicator_end *ending)
 
 bool communicator_end(struct communicator *communicator, bool in_order, uint64_t most_ms)
 {
-    struct communicator_end *ending = calloc(1, sizeof(*ending));
-    if (!ending)
-        return false;
+    struct communicator_end *ending = communicator->ending;
     ending->communicator = communicator;
     ending->in_order = in_order && communicator->state == COMMUNICATOR_STANDS;
     ending->patience_ms = clock_now_ms() + most_ms / 2;
@@ -381,8 +388,9 @@ bool communicator_end(struct communicator *communicator, bool in_order, uint64_t
     mutex_init(&ending->mutex);
     cond_init(&ending->cond);
     if (thread_start(&ending->thread, "lockstep-nccl", ending_run, ending) != 0) {
+        ending_free_communicator(ending); // A communicator that is not ended may hang others.
         ending_free(ending);
-        return false;
+        return true;
     }
     if (!ending_wait(ending))
         return false;

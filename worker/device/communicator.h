@@ -68,7 +68,7 @@ void communicator_register(struct communicator *communicator, uint64_t memory, s
 // Frees the communicator, and waits for that at most most_ms milliseconds. in_order: true if all
 // enqueued work is done and the other ranks end in order, too; otherwise enqueued work is aborted
 // and its results are garbage. Returns false if NCCL has not returned in time; then NCCL keeps its
-// resources.
+// resources. If no thread can be started, waits as long as NCCL takes.
 bool communicator_end(struct communicator *communicator, bool in_order, uint64_t most_ms);
 
 #endif
