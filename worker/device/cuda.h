@@ -115,7 +115,6 @@ struct cuda {
     int (*device_primary_ctx_retain)(void **context, int device);
     int (*device_primary_ctx_release)(int device);
     int (*ctx_get_current)(void **context);
-    int (*ctx_set_current)(void *context);
     int (*ctx_push_current)(void *context);
     int (*ctx_pop_current)(void **context);
     int (*ctx_get_device)(int *device);
@@ -136,13 +135,7 @@ struct cuda {
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_query)(void *event);
-    int (*event_synchronize)(void *event);
-    int (*event_elapsed_time)(float *milliseconds, void *start, void *end);
     int (*launch_host_func)(void *stream, void (*function)(void *argument), void *argument);
-    int (*stream_wait_value32)(void *stream, uint64_t address, uint32_t value,
-                               unsigned flags); // Optional: exists since CUDA 11.7.
-    int (*stream_write_value32)(void *stream, uint64_t address, uint32_t value,
-                                unsigned flags); // Optional: exists since CUDA 11.7.
 
     // memory
     int (*mem_alloc)(uint64_t *address, size_t bytes);
@@ -150,20 +143,11 @@ struct cuda {
     int (*mem_host_alloc)(void **memory, size_t bytes, unsigned flags);
     int (*mem_free_host)(void *memory);
     int (*mem_host_get_device_pointer)(uint64_t *address, void *memory, unsigned flags);
-    int (*mem_host_register)(void *memory, size_t bytes, unsigned flags);
-    int (*mem_host_unregister)(void *memory);
     int (*pointer_get_attribute)(void *value, int attribute, uint64_t address);
 
     // copies
     // Between memory of any two kinds.
     int (*memcpy_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
-    int (*memcpy_htod_async)(uint64_t to, const void *from, size_t bytes, void *stream);
-    int (*memcpy_dtoh_async)(void *to, uint64_t from, size_t bytes, void *stream);
-    int (*memcpy_dtod_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
-    int (*memcpy_peer_async)(uint64_t to, void *to_context, uint64_t from, void *from_context,
-                             size_t bytes, void *stream);
-    int (*memset_d8_async)(uint64_t address, unsigned char value, size_t count, void *stream);
-    int (*memset_d32_async)(uint64_t address, unsigned value, size_t count, void *stream);
 
     // kernels
     int (*module_load_data)(void **module, const void *image);
@@ -172,6 +156,23 @@ struct cuda {
     int (*launch_kernel)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                          unsigned block_x, unsigned block_y, unsigned block_z,
                          unsigned shared_bytes, void *stream, void **parameters, void **extra);
+
+    // For tests and benchmarks only. The library needs none of these: NULL where the driver lacks
+    // them.
+    int (*ctx_set_current)(void *context);
+    int (*event_synchronize)(void *event);
+    int (*event_elapsed_time)(float *milliseconds, void *start, void *end);
+    int (*mem_host_register)(void *memory, size_t bytes, unsigned flags);
+    int (*mem_host_unregister)(void *memory);
+    int (*memcpy_htod_async)(uint64_t to, const void *from, size_t bytes, void *stream);
+    int (*memcpy_dtoh_async)(void *to, uint64_t from, size_t bytes, void *stream);
+    int (*memcpy_dtod_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
+    int (*memcpy_peer_async)(uint64_t to, void *to_context, uint64_t from, void *from_context,
+                             size_t bytes, void *stream);
+    int (*memset_d8_async)(uint64_t address, unsigned char value, size_t count, void *stream);
+    int (*memset_d32_async)(uint64_t address, unsigned value, size_t count, void *stream);
+    int (*stream_wait_value32)(void *stream, uint64_t address, uint32_t value, unsigned flags);
+    int (*stream_write_value32)(void *stream, uint64_t address, uint32_t value, unsigned flags);
 };
 
 // Returns the driver's functions. The first call loads them from the library that is already in the

@@ -24,7 +24,6 @@ static const struct foreign_symbol symbols[] = {
     NEEDED(get_last_error, "ncclGetLastError"),
     NEEDED(get_unique_id, "ncclGetUniqueId"),
     NEEDED(comm_init_rank_config, "ncclCommInitRankConfig"),
-    OPTIONAL(comm_split, "ncclCommSplit"),
     NEEDED(comm_finalize, "ncclCommFinalize"),
     NEEDED(comm_destroy, "ncclCommDestroy"),
     NEEDED(comm_abort, "ncclCommAbort"),
@@ -35,8 +34,8 @@ static const struct foreign_symbol symbols[] = {
     NEEDED(group_end, "ncclGroupEnd"),
     NEEDED(all_reduce, "ncclAllReduce"),
     NEEDED(reduce_scatter, "ncclReduceScatter"),
-    NEEDED(all_gather, "ncclAllGather"),
-    NEEDED(broadcast, "ncclBroadcast"),
+    OPTIONAL(all_gather, "ncclAllGather"),
+    OPTIONAL(broadcast, "ncclBroadcast"),
 };
 
 static_assert(sizeof(table) == sizeof(symbols) / sizeof(*symbols) * sizeof(table.get_version),

@@ -81,8 +81,6 @@ struct nccl {
     int (*get_unique_id)(struct nccl_unique_id *id);
     int (*comm_init_rank_config)(void **comm, int ranks, struct nccl_unique_id id, int rank,
                                  struct nccl_config *config);
-    int (*comm_split)(void *comm, int color, int key, void **new_comm,
-                      struct nccl_config *config); // Optional.
     int (*comm_finalize)(void *comm);
     int (*comm_destroy)(void *comm);
     int (*comm_abort)(void *comm);
@@ -98,6 +96,7 @@ struct nccl {
                       void *stream);
     int (*reduce_scatter)(const void *in, void *out, size_t count_out, int type, int operation,
                           void *comm, void *stream);
+    // Optional, and for tests only: NULL where NCCL lacks them.
     int (*all_gather)(const void *in, void *out, size_t count_in, int type, void *comm,
                       void *stream);
     int (*broadcast)(const void *in, void *out, size_t count, int type, int root, void *comm,
