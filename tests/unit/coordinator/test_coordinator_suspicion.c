@@ -195,6 +195,19 @@ static void test_of_a_cut_pair_one_goes(void **state)
     assert_int_equal(story_job(story, 0).world_size, 2);
 }
 
+// The accused rank has no stream just now.
+static void test_the_word_of_a_removed_rank_does_not_count(void **state)
+{
+    struct story *story = *state;
+    story_run_on(story, 3);
+    silent(story, 1, 1);
+    story_expect_piece(story, "3 < prepare ballot 2, suspects 2");
+    story_cut(story, 3);
+    story_forget(story);
+    silent(story, 2, 2);
+    assert_null(strstr(story->trace, "prepare"));
+}
+
 // A world of `size` ranks that goes on after a death has started. hosts[i]: the host of rank i.
 static void world_on_hosts(struct story *story, const char *const *hosts, uint32_t size)
 {
@@ -279,6 +292,7 @@ int main(void)
         TEST(test_all_connect_anew),
         TEST(test_a_link_that_does_not_come_back_is_cut),
         TEST(test_of_a_cut_pair_one_goes),
+        TEST(test_the_word_of_a_removed_rank_does_not_count),
         TEST(test_a_cut_between_two_hosts_takes_one_of_them),
         TEST(test_one_of_a_cut_pair_goes_already),
         TEST(test_two_silences_are_no_proof),
