@@ -211,8 +211,10 @@ static void core_from_ended(struct coordinator *core, struct worker *worker,
     const bool present = worker->stage == STAGE_MEMBER;
     if (message->kind == UP_HEARTBEAT) {
         core_heartbeat(core, worker, &message->u.heartbeat);
-        if (present)
+        if (present) {
+            job_settled(core, job, message->u.heartbeat.settled);
             rates_late(core, job);
+        }
     } else if (message->kind == UP_LEAVE)
         verdict_leave(core, worker, &message->u.leave);
     else if (present && message->kind == UP_FAIL && message->u.fail.step < job->halt.step)

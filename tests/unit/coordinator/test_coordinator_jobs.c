@@ -292,6 +292,28 @@ static void test_survivors_are_not_lost(void **state)
     assert_int_equal(story_job(story, 0).halt_rank, 2);
 }
 
+// Condition: after a verdict the survivors' last heartbeats are of later steps than any before it.
+// They end without a goodbye. Decision: the job is shown at the last of these steps.
+static void test_the_last_step_of_a_halted_job_is_shown(void **state)
+{
+    struct story *story = *state;
+    story_run(story, 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        heartbeat(story, peer, 105);
+    story_close(story, 2, "reset");
+    story->now_ms += 5;
+    heartbeat(story, 1, 139);
+    heartbeat(story, 3, 139);
+    story_close(story, 1, "reset");
+    story_close(story, 3, "reset");
+    const struct job_view job = story_job(story, 0);
+    assert_int_equal(job.settled, 138);
+    assert_int_equal(job.settled_ms, story->now_ms);
+    assert_int_equal(job.step_min, 138);
+    assert_int_equal(job.step_max, 138);
+    assert_int_equal(story_worker(story, 0, 1).step, 138);
+}
+
 // Condition: a job that was halted is joined by one worker of two, whose open timeout passes.
 // Decision: the job is shown as halted again, with its reason.
 static void test_a_worker_that_came_in_vain_hides_no_end(void **state)
@@ -435,6 +457,7 @@ int main(void)
         TEST(test_the_last_step_of_a_job_is_shown),
         TEST(test_an_end_has_a_cause),
         TEST(test_survivors_are_not_lost),
+        TEST(test_the_last_step_of_a_halted_job_is_shown),
         TEST(test_a_worker_that_came_in_vain_hides_no_end),
         TEST(test_a_finished_job_stays_finished),
         TEST(test_a_job_that_runs_again_is_the_latest),
