@@ -343,6 +343,9 @@ struct worker_view {
     bool frozen;
     bool left;
     bool lost;
+    // True while a rank of a job that another coordinator formed has not come to this one. Its host
+    // is unknown, and its numbers are 0.
+    bool awaited;
     char mark[LOCKSTEP_MARK_BYTES];
     uint64_t bytes_sent;
     uint64_t bytes_received;

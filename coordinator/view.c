@@ -152,6 +152,8 @@ static enum stall_kind view_kind(const struct coordinator *coordinator, const st
 {
     if (worker->lost)
         return STALL_LOST;
+    if (worker->back.unseen) // It has never beaten here.
+        return STALL_NONE;
     if (beat_stopped(coordinator, worker, now_ms))
         return STALL_STOPPED;
     if (beat_frozen(coordinator, worker, now_ms))
@@ -167,7 +169,7 @@ static void view_stall(const struct coordinator *coordinator, const struct job *
                        const struct worker *worker, uint64_t now_ms, struct worker_view *view)
 {
     struct stall_bound bound;
-    view->frozen = beat_frozen(coordinator, worker, now_ms);
+    view->frozen = !worker->back.unseen && beat_frozen(coordinator, worker, now_ms);
     if (worker->stage != STAGE_MEMBER)
         return;
     view->kind = view_kind(coordinator, job, worker, now_ms);
@@ -204,6 +206,7 @@ bool coordinator_worker_view(const struct coordinator *coordinator, uint32_t job
     view->heartbeat_age_ms = age;
     view->left = from->left;
     view->lost = from->lost;
+    view->awaited = from->back.unseen;
     memcpy(view->mark, from->heartbeat.mark, sizeof(view->mark));
     view->bytes_sent = from->heartbeat.bytes_sent;
     view->bytes_received = from->heartbeat.bytes_received;

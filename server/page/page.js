@@ -29,7 +29,7 @@ const judge = (rows, job, stall, ran) => {
     row.culprit = !over && (named.has(row.rank) || Boolean(stall && row.kind && !SILENT.includes(row.kind)));
     row.cause = over && (row.rank === job.halt_rank || (job.failed > 0 && row.rank === job.failed_rank));
     row.slow = row.slow && !over;
-    row.gone = over || row.state === 'left' || row.state === 'lost';
+    row.gone = over || ['left', 'lost', 'awaited'].includes(row.state); // Nothing is heard of it.
     row.waited = ran > 0 && row.rank !== null ? Math.min(1, row.waited_ms / ran) : null;
   }
 };

@@ -19,7 +19,7 @@ const columns = [
   {name: 'Rank', by: 'rank', number: true, text: row => row.rank ?? '–'},
   {name: 'State', by: 'state', state: true},
   {name: 'Host', by: 'host', wide: true, text: row => row.host},
-  {name: 'Pid', by: 'pid', number: true, text: row => row.pid},
+  {name: 'Pid', by: 'pid', number: true, text: row => row.pid || ''},
   {name: 'Device', by: 'device', text: row => row.device},
   {name: 'Step', by: 'step', number: true, text: row => row.step},
   {name: 'Heard', by: 'silent_ms', number: true, text: row => row.gone ? '' : `${time(row.silent_ms)} ago`},

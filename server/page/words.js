@@ -10,6 +10,7 @@ const STATES = {
   outside: 'in your own code', in_call: 'in a forward or backward pass', inside: 'in Lockstep',
   waiting: 'waiting for other ranks', paused: 'in a declared pause', frozen: 'silent: no heartbeats',
   stopped: 'process is stopped', lost: 'lost', left: 'left', opening: 'opening', starting: 'starting',
+  awaited: 'has not come back yet',
 };
 const SHORT_STATES = {
   outside: 'own code', in_call: 'fwd/bwd pass', inside: 'in Lockstep', frozen: 'silent',

@@ -102,7 +102,7 @@ static void metric_jobs(struct text *text, const struct snapshot *snapshot)
 
 static void metric_workers(struct text *text, const struct snapshot *snapshot)
 {
-    static const char *const states[] = {"present", "frozen", "left", "lost"};
+    static const char *const states[] = {"present", "frozen", "awaited", "left", "lost"};
     family(text, "workers", "gauge", "Workers by state.");
     for (size_t s = 0; s < sizeof(states) / sizeof(states[0]); s++) {
         uint64_t count = 0;

@@ -48,6 +48,8 @@ const char *name_worker(const struct worker_view *worker)
         return "lost";
     if (worker->left)
         return "left";
+    if (worker->awaited)
+        return "awaited";
     return worker->frozen ? "frozen" : "present";
 }
 
@@ -55,7 +57,7 @@ const char *name_state(const struct worker_view *worker)
 {
     if (worker->kind == STALL_STOPPED && !worker->lost && !worker->left)
         return "stopped";
-    if (worker->lost || worker->left || worker->frozen)
+    if (worker->lost || worker->left || worker->awaited || worker->frozen)
         return name_worker(worker);
     if (worker->flags & PLACE_PAUSED)
         return "paused";

@@ -17,7 +17,8 @@ const char *name_awaits(enum stack_awaits awaits); // Returns NULL if it waits f
 // Returns the name of a bit of enum place_flag, counted from 0, or NULL if there is no such flag.
 const char *name_flag(unsigned bit);
 
-// Returns the worker's membership: "present", "frozen", "left" or "lost".
+// Returns the worker's membership: "present", "frozen", "awaited", "left" or
+// "lost".
 const char *name_worker(const struct worker_view *worker);
 // Returns the word that says most about the worker's state, for the page.
 const char *name_state(const struct worker_view *worker);

@@ -205,6 +205,8 @@ static void a_job_is_rebuilt(void **state)
         come_back(story, rank + 1, &hello);
         assert_int_equal(story->last[rank + 1].kind, DOWN_WELCOME);
         assert_int_equal(story_job(story, 0).state, rank < 2 ? JOB_RESUMING : JOB_RUNNING);
+        for (uint32_t other = 0; other < 3; other++)
+            assert_int_equal(story_worker(story, 0, other).awaited, other > rank);
     }
     const struct job_view job = story_job(story, 0);
     assert_int_equal(job.generation.number, 4);
@@ -217,6 +219,26 @@ static void a_job_is_rebuilt(void **state)
     assert_int_equal(story->last[2].kind, DOWN_HALT);
     assert_int_equal(story->last[2].generation.incarnation, 0xabcdef);
     assert_int_equal(story->last[2].u.halt.rank, 0);
+}
+
+// Condition: one rank has come to a new coordinator, and the other one stays away for so long that
+// heartbeats of a rank that was here would be missed. Decision: it is shown as awaited, not as
+// silent.
+static void a_rank_that_never_came_is_awaited(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = foreign_hello(story, 0, 2);
+    come_back(story, 1, &hello);
+    story_sleep(story,
+                LOCKSTEP_HEARTBEAT_MS * LOCKSTEP_FROZEN_HEARTBEATS + LOCKSTEP_FROZEN_SLACK_MS + 1);
+    const struct worker_view absent = story_worker(story, 0, 1);
+    assert_true(absent.awaited);
+    assert_false(absent.frozen);
+    assert_int_equal(absent.kind, STALL_NONE);
+    assert_int_equal(absent.pid, 0);
+    assert_false(story_worker(story, 0, 0).awaited);
+    assert_true(story_worker(story, 0, 0).frozen);
+    assert_int_equal(story_job(story, 0).formed_ms, 0);
 }
 
 static void expect_addresses(const struct story *story, uint32_t peer, uint32_t rank)
@@ -1005,6 +1027,7 @@ int main(void)
         TEST(a_removed_rank_comes_back),
         TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
+        TEST(a_rank_that_never_came_is_awaited),
         TEST(addresses_come_with_their_members),
         TEST(what_was_before_is_in_no_rate),
         TEST(who_stands_still_is_named_soon),

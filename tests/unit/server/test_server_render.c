@@ -249,6 +249,25 @@ static void largest_job_fits(void **state)
     assert_non_null(json_text(&json, NULL));
 }
 
+static void a_rank_that_has_not_come_is_awaited(void **state)
+{
+    (void)state;
+    static char buffer[RENDER_METRICS_BYTES];
+    const struct render_process process = {.version = "1"};
+    const struct render_http http = {0};
+    struct text metrics;
+    workers[5] = (struct worker_view){.rank = 5, .has_rank = true, .awaited = true};
+    assert_true(render_job(&json, &snapshot, "run \"1\""));
+    expect("{\"rank\":5,\"state\":\"awaited\",");
+    json_reset(&json);
+    assert_true(render_state(&json, &snapshot, "run \"1\""));
+    expect("[5,\"\",0,\"\",0,\"awaited\",");
+    text_init(&metrics, buffer, sizeof(buffer));
+    render_metrics(&metrics, &snapshot, &process, &http);
+    assert_non_null(strstr(buffer, "workers{state=\"awaited\"} 1\n"));
+    assert_non_null(strstr(buffer, "workers{state=\"present\"} 11\n"));
+}
+
 // A value that is no number is null; a total has all of its digits.
 static void a_job_has_its_numbers(void **state)
 {
@@ -433,6 +452,7 @@ int main(void)
         TEST(state_has_a_row_for_each_rank),
         TEST(stragglers_are_the_worst),
         TEST(largest_job_fits),
+        TEST(a_rank_that_has_not_come_is_awaited),
         TEST(a_job_has_its_numbers),
         TEST(metrics_tell_of_the_stall),
         TEST(metrics_tell_which_job_waits_for_workers),
