@@ -13,10 +13,19 @@
 
 #define LOOK_EVERY_MS 2000 // Pause between two probes.
 #define REFUSED_MS 10000 // How long refusals are retried: files may be in the middle of a change.
-#define MISMATCH_MS 1500 // How long a peer without TLS, or with it, is retried.
+#define MISMATCH_MS 1500 // How long a peer is retried that speaks no TLS, or TLS, or no HTTP/2.
 #define PLAINTEXT_TEXT \
     "it speaks TLS, and this worker does not: set LOCKSTEP_TLS_DIR (config.tls_dir) to a " \
     "directory with tls.crt, tls.key and ca.crt of this job"
+#define STRANGER_TEXT \
+    "what answers there is no coordinator: is that the port of its page, or of another service? " \
+    "LOCKSTEP_COORDINATOR needs the address of its --listen"
+
+// True if gRPC's words are those for a peer that does not speak HTTP/2.
+static bool reach_is_strange(const char *reason)
+{
+    return strstr(reason, "http1.x server") || strstr(reason, "parsing HTTP/2");
+}
 
 // Fills refusal and mismatch. Returns false if neither side refuses the other.
 static bool reach_find(struct reach *reach, const struct channel *channel, const char *reason)
@@ -25,10 +34,12 @@ static bool reach_find(struct reach *reach, const struct channel *channel, const
         return control_credentials_explain(channel->credentials, &reach->mismatch, reach->refusal,
                                            sizeof(reach->refusal));
     // A coordinator that speaks TLS closes the connection of a worker that does not.
-    reach->mismatch = strstr(reason, "closed") && channel->host[0] != '\0' &&
-                      control_probe_speaks_tls(channel->host, channel->port, CONTROL_PROBE_MS);
+    const bool strange = reach_is_strange(reason);
+    const bool secret = (strange || strstr(reason, "closed")) && channel->host[0] != '\0' &&
+                        control_probe_speaks_tls(channel->host, channel->port, CONTROL_PROBE_MS);
+    reach->mismatch = strange || secret;
     if (reach->mismatch)
-        text_copy(reach->refusal, sizeof(reach->refusal), PLAINTEXT_TEXT);
+        text_copy(reach->refusal, sizeof(reach->refusal), secret ? PLAINTEXT_TEXT : STRANGER_TEXT);
     return reach->mismatch;
 }
 

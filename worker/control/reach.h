@@ -15,7 +15,7 @@ struct channel;
 struct reach {
     uint64_t look_at; // When the reason of a failure may be looked for again.
     uint64_t refused_since; // Time since which one side refuses the other; 0: neither does.
-    bool mismatch; // True if one side speaks TLS and the other does not.
+    bool mismatch; // True if one side speaks TLS, or HTTP/2, and the other does not.
     char refusal[LOCKSTEP_TEXT_BYTES]; // Set while refused_since is not 0.
 };
 

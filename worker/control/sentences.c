@@ -83,6 +83,14 @@ void sentences_unreached(const struct ending *ending, struct text *text)
                 (double)ending->connect_timeout_ms / 1000.0);
 }
 
+// Returns the status of an HTTP/2 server that is no gRPC server, in gRPC's words, or NULL.
+static const char *sentences_http_status(const char *reason)
+{
+    static const char words[] = "http2 header with status: ";
+    const char *found = strstr(reason, words);
+    return found ? found + sizeof(words) - 1 : NULL;
+}
+
 void sentences_end(const struct ending *ending, struct text *text)
 {
     if (ending->cancelled)
@@ -90,6 +98,11 @@ void sentences_end(const struct ending *ending, struct text *text)
     else if (ending->status == ENDING_REFUSED && ending->from_peer)
         text_append(text, "coordinator %s refused this worker: %s", ending->address,
                     ending->reason);
+    else if (sentences_http_status(ending->reason))
+        text_append(text,
+                    "what answers at %s is no coordinator, it says HTTP status %s: is that another "
+                    "service, or a proxy that does not pass gRPC on?",
+                    ending->address, sentences_http_status(ending->reason));
     else if (ending->connecting)
         sentences_connect_failure(ending, text);
     else if (ending->status == ENDING_UNKNOWN_METHOD)
