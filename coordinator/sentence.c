@@ -10,6 +10,9 @@
 
 #include <stdio.h>
 
+#define CLEAN_LONG_BYTES 128 // A copy that is shorter may be a name, and is cut anywhere.
+#define CLEAN_WORD_BYTES 32 // A longer word is cut.
+
 void sentence_begin(struct sentence *sentence, char *text, size_t bytes)
 {
     sentence->text = text;
@@ -83,17 +86,46 @@ void sentence_seconds(struct sentence *sentence, uint64_t ms)
     sentence_add(sentence, "%" PRIu64 ".%" PRIu64 " s", ms / 1000, ms % 1000 / 100);
 }
 
+// Returns what stands for a line break after to[0, used).
+static const char *clean_break(const char *to, size_t used)
+{
+    if (used == 0 || to[used - 1] == ' ')
+        return "";
+    return strchr(":;,.", to[used - 1]) ? " " : "; ";
+}
+
+// Returns the size of a copy that was cut: without its last word if that was cut.
+static size_t clean_cut(const char *to, size_t used, char next)
+{
+    size_t words = used;
+    if (used < CLEAN_LONG_BYTES || next == ' ')
+        return used;
+    while (words > used - CLEAN_WORD_BYTES && to[words - 1] != ' ')
+        words--;
+    return to[words - 1] == ' ' ? words - 1 : used;
+}
+
 void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
 {
     const char *end = memchr(from, '\0', from_bytes);
     size_t left = end ? (size_t)(end - from) : from_bytes;
     size_t used = 0;
     while (left > 0) {
-        const size_t size = utf8_length(from, left);
-        const size_t taken = size == 0 ? 1 : size;
-        if (used + taken >= bytes)
+        size_t size = utf8_length(from, left);
+        size_t taken = size == 0 ? 1 : size;
+        const bool breaks = *from == '\n' || *from == '\r';
+        while (breaks && taken < left && strchr("\r\n\t ", from[taken]))
+            taken++;
+        const char *instead = breaks && taken < left ? clean_break(to, used) : "";
+        if (used + (breaks ? strlen(instead) : taken) >= bytes) {
+            used = clean_cut(to, used, *from);
             break;
-        if (size == 0 || !utf8_harmless(from, size)) {
+        }
+        if (breaks) {
+            size = strlen(instead);
+            memcpy(to + used, instead, size);
+            used += size;
+        } else if (size == 0 || !utf8_harmless(from, size)) {
             to[used++] = '?';
         } else {
             memcpy(to + used, from, size);

@@ -161,8 +161,24 @@ static void in_a_sentence(const char *said, char *shown, size_t bytes)
 
 static void a_sentence_shows_no_harm(void **state)
 {
+    char shown[160];
+    char said[256];
     (void)state;
     all_ways(in_a_sentence);
+    in_a_sentence("not produced:\n  module 'a'\r\n\tmodule 'b'\n\n", shown, sizeof(shown));
+    assert_string_equal(shown, "not produced: module 'a'; module 'b'");
+    in_a_sentence("\na\tb", shown, sizeof(shown));
+    assert_string_equal(shown, "a?b");
+    in_a_sentence("ab\nc", shown, 5); // No room for the break and what follows.
+    assert_string_equal(shown, "ab; ");
+    memset(said, 'x', sizeof(said));
+    memcpy(said + 140, " parameter", 10);
+    said[200] = '\0';
+    in_a_sentence(said, shown, 145); // A long text is cut between words.
+    assert_int_equal(strlen(shown), 140);
+    memset(said + 100, 'x', 100);
+    in_a_sentence(said, shown, 145);
+    assert_int_equal(strlen(shown), 144);
 }
 
 int main(void)
