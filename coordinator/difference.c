@@ -16,8 +16,7 @@
 //
 // So a missing item takes one line of the report, and the items after it match again. A module that
 // only one side has takes one line, without its items. While the look-ahead is compared, the next
-// parts arrive, so CORE_LOOKAHEAD items take about one round trip. The report does not depend on
-// timing.
+// parts arrive, so CORE_LOOKAHEAD items take about one round trip. Timing changes no such line.
 //
 // An item that was moved further than the look-ahead counts as missing on both sides. Each side
 // sums up the hashes of its missing items. If the sums are equal in the end, no item is missing:
@@ -34,6 +33,7 @@
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
+#include "coordinator/verify.h"
 
 static struct difference *difference_of(struct job *job)
 {
@@ -422,16 +422,16 @@ static void difference_pull(struct coordinator *core, struct job *job, struct ma
 static void difference_finish(struct coordinator *core, struct job *job, const char *closing)
 {
     struct difference *difference = difference_of(job);
-    struct sentence *report = &difference->report;
+    const struct worker *a = difference->sides[0].worker;
+    const uint32_t more = difference->found - difference->shown;
     difference->active = false;
-    if (difference->found > difference->shown)
-        sentence_add(report, "\n  ... and %" PRIu32 " more difference%s",
-                     difference->found - difference->shown,
-                     difference->found - difference->shown == 1 ? "" : "s");
-    sentence_add(report, "\n%s", closing);
-    const struct verdict verdict = {.kind = HALT_MANIFEST,
-                                    .step = job_start_step(job, difference->sides[0].worker),
-                                    .text = difference->text};
+    if (more > 0)
+        sentence_add(&difference->report, "\n  ... and %" PRIu32 " more difference%s", more,
+                     more == 1 ? "" : "s");
+    verify_alike(core, job, a, difference->sides[1].worker, &difference->report);
+    sentence_add(&difference->report, "\n%s", closing);
+    const struct verdict verdict = {
+        .kind = HALT_MANIFEST, .step = job_start_step(job, a), .text = difference->text};
     verdict_halt(core, job, &verdict);
 }
 

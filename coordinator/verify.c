@@ -50,6 +50,34 @@ static struct worker *verify_find_other(struct coordinator *core, const struct j
     return NULL;
 }
 
+// Adds a line if other ranks that have started declare the same as `side`.
+static void verify_alike_one(struct coordinator *core, const struct job *job,
+                             const struct worker *side, struct sentence *report)
+{
+    uint32_t count = 0;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < job->count; i++) {
+        const struct worker *worker = job_worker(core, job, i);
+        if (worker == side || !worker->started || !verify_same(&worker->start, &side->start))
+            continue;
+        count++;
+        last = worker->rank;
+    }
+    if (count == 1)
+        sentence_add(report, "\nrank %" PRIu32 " declares the same as rank %" PRIu32, last,
+                     side->rank);
+    else if (count > 1)
+        sentence_add(report, "\n%" PRIu32 " other ranks declare the same as rank %" PRIu32, count,
+                     side->rank);
+}
+
+void verify_alike(struct coordinator *core, const struct job *job, const struct worker *a,
+                  const struct worker *b, struct sentence *report)
+{
+    verify_alike_one(core, job, a, report);
+    verify_alike_one(core, job, b, report);
+}
+
 // ---- Some in lockstep_start, others in a step ------------------------------------------------
 
 static void verify_tell_parted(struct coordinator *core, struct job *job,

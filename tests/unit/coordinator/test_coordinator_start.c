@@ -478,6 +478,21 @@ static void test_another_root_needs_no_items(void **state)
                "give config.root the same value on every rank\n");
 }
 
+// Condition: a third rank has started, and declares the same as one of the two that differ.
+// Decision: the text says which rank is alone.
+static void test_the_odd_one_of_three_is_named(void **state)
+{
+    struct story *story = *state;
+    story_form(story, 3);
+    story_start(story, 1, 1, 3, 0);
+    story_start(story, 2, 2, 20, 0);
+    story_start(story, 3, 1, 3, 0);
+    story_sleep(story, 5000);
+    story_expect_piece(story, "manifests differ: rank 0 (host h1) and rank 1 (host h2)\n"
+                              "rank 2 declares the same as rank 0\n"
+                              "the comparison is not complete");
+}
+
 static void test_a_rank_that_does_not_answer_is_named(void **state)
 {
     struct story *story = *state;
@@ -738,6 +753,7 @@ int main(void)
         TEST(test_what_moved_far_is_not_missing),
         TEST(test_long_names_fit_in_the_report),
         TEST(test_another_root_needs_no_items),
+        TEST(test_the_odd_one_of_three_is_named),
         TEST(test_a_rank_that_does_not_answer_is_named),
         TEST(test_a_second_start_in_one_round_is_named),
         TEST(test_a_rank_that_left_is_missed_in_start),
