@@ -338,10 +338,10 @@ struct lockstep_config {
  * copied. Returns: E_CONFIG (the text names field or variable, or says which world size the others
  * want), E_UNREACHABLE (no coordinator, or it takes no worker now: the job is running already, or a
  * limit is reached; the text says which), E_TIMEOUT (how many of how many came, which hints are
- * missing), E_MISMATCH (another version than the coordinator's), E_PEER_LOST, E_SYSTEM (a limit of
- * the process has no room for a session; the text names it as the shell does: ulimit -n),
- * E_UNSUPPORTED (the device, or what it needs, cannot be used: the text says why). *session is
- * NULL on failure. */
+ * missing), E_MISMATCH (another version than the coordinator's; or other ranks are in
+ * lockstep_start already, and two of them differ), E_PEER_LOST, E_SYSTEM (a limit of the process
+ * has no room for a session; the text names it as the shell does: ulimit -n), E_UNSUPPORTED (the
+ * device, or what it needs, cannot be used: the text says why). *session is NULL on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
