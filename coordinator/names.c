@@ -5,6 +5,7 @@
 #include "coordinator/names.h"
 
 #include "coordinator/core.h"
+#include "coordinator/job.h"
 #include "coordinator/learning.h"
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
@@ -63,6 +64,34 @@ void names_told(struct coordinator *core, struct worker *worker, const struct up
 void core_rank_name(struct sentence *sentence, const struct worker *worker)
 {
     sentence_add(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
+}
+
+void names_link(struct sentence *sentence, const struct worker *a, const struct worker *b)
+{
+    sentence_add(sentence, "the link between ");
+    core_rank_name(sentence, a);
+    sentence_add(sentence, " and ");
+    core_rank_name(sentence, b);
+}
+
+void names_step(struct sentence *sentence, uint64_t step)
+{
+    if (step != 0)
+        sentence_add(sentence, " in step %" PRIu64, step);
+}
+
+void names_loss(struct coordinator *core, struct sentence *sentence, const struct worker *reporter,
+                const struct up_lost *lost)
+{
+    char clean[LOCKSTEP_TEXT_BYTES / 4];
+    const struct job *job = core_job_of(core, reporter);
+    const bool told = lost->told && lost->witness < job->count;
+    sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
+    core_rank_name(sentence, told ? job_worker(core, job, lost->witness) : reporter);
+    sentence_add(sentence, " saw \"%s\"", clean);
+    if (told)
+        sentence_add(sentence, ", as rank %" PRIu32 " heard", reporter->rank);
+    names_step(sentence, lost->step);
 }
 
 const char *core_dtype_name(enum dtype dtype)

@@ -11,6 +11,7 @@
 struct coordinator;
 struct job;
 struct sentence;
+struct up_lost;
 struct up_modules;
 struct worker;
 
@@ -25,6 +26,18 @@ void names_told(struct coordinator *core, struct worker *worker, const struct up
 
 // Adds "rank 2 (host b)".
 void core_rank_name(struct sentence *sentence, const struct worker *worker);
+
+// Adds "the link between rank 2 (host b) and rank 3 (host b)".
+void names_link(struct sentence *sentence, const struct worker *a, const struct worker *b);
+
+// Adds " in step 12", or nothing for step 0: there is none yet.
+void names_step(struct sentence *sentence, uint64_t step);
+
+// Adds what was seen of a lost rank, by the reporter or by the rank that told it: "rank 2 (host b)
+// saw "connection reset" in step 12" or "rank 2 (host b) saw "connection reset", as rank 0 heard in
+// step 12".
+void names_loss(struct coordinator *core, struct sentence *sentence, const struct worker *reporter,
+                const struct up_lost *lost);
 
 const char *core_dtype_name(enum dtype dtype); // "float32"
 

@@ -42,12 +42,16 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
 {
     struct sentence quoted;
     char text[CORE_LOG_BYTES];
+    char step[32]; // Empty if the verdict holds at once.
     sentence_begin(&quoted, text, sizeof(text) / 2);
     sentence_quote(&quoted, job->halt.text);
+    sentence_begin(&quoted, step, sizeof(step));
+    if (verdict->step != 0)
+        sentence_add(&quoted, " step=%" PRIu64, verdict->step);
     core_log_halt(core, verdict->kind,
                   core->stopped_by[0] == '\0' ? "generation_halted" : "job_stopped",
-                  "job=%s generation=%" PRIu64 " kind=%s step=%" PRIu64 " text=%s", job->name,
-                  job->number, verdict_kind_name(verdict->kind), verdict->step, text);
+                  "job=%s generation=%" PRIu64 " kind=%s%s text=%s", job->name, job->number,
+                  verdict_kind_name(verdict->kind), step, text);
     journal_note(core, job, "generation_halted", "%s", job->halt.text);
 }
 
@@ -349,10 +353,7 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
     char text[LOCKSTEP_TEXT_BYTES];
     struct sentence sentence;
     sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "the link between ");
-    core_rank_name(&sentence, worker);
-    sentence_add(&sentence, " and ");
-    core_rank_name(&sentence, peer);
+    names_link(&sentence, worker, peer);
     sentence_add(&sentence,
                  " is cut: %s, and both ranks are alive; look at the network between these two "
                  "hosts%s",
@@ -441,14 +442,12 @@ void verdict_unproven(struct coordinator *core, struct worker *worker)
         return;
     }
     sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "the link between ");
-    core_rank_name(&sentence, accuser);
-    sentence_add(&sentence, " and ");
-    core_rank_name(&sentence, worker);
+    names_link(&sentence, accuser, worker);
+    sentence_add(&sentence, " has ended");
+    names_step(&sentence, worker->accused.step);
     sentence_add(&sentence,
-                 " has ended in step %" PRIu64 " (%s), and nothing shows that a process has ended: "
-                 "the ranks connect anew",
-                 worker->accused.step, worker->accused.text);
+                 " (%s), and nothing shows that a process has ended: the ranks connect anew",
+                 worker->accused.text);
     ballot_anew(core, job, worker->rank, text);
 }
 
@@ -542,10 +541,10 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
         sentence_begin(&sentence, clean, sizeof(clean));
-        sentence_add(&sentence,
-                     "in step %" PRIu64 " nothing that rank %" PRIu32
-                     " sends is acknowledged any more",
-                     lost->step, worker->rank);
+        if (lost->step != 0)
+            sentence_add(&sentence, "in step %" PRIu64 " ", lost->step);
+        sentence_add(&sentence, "nothing that rank %" PRIu32 " sends is acknowledged any more",
+                     worker->rank);
         verdict_cut(core, job, worker, peer, clean);
         return;
     }
@@ -554,10 +553,8 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     if (!peer->dead && !lost->silent && !lost->impossible &&
         suspicion_awaits(core, worker, peer, lost))
         return;
-    sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
     sentence_begin(&sentence, cause, sizeof(cause));
-    core_rank_name(&sentence, worker);
-    sentence_add(&sentence, " saw \"%s\" in step %" PRIu64, clean, lost->step);
+    names_loss(core, &sentence, worker, lost);
     const struct verdict_advice *advice = mates ? &advice_ended : &advice_parted;
     if (lost->impossible)
         advice = &advice_liar;

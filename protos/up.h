@@ -303,7 +303,9 @@ struct up_lost {
     bool left; // True if the peer closed its session: it sent a LEAVE frame.
     bool silent; // True if the peer's host stopped acknowledging data.
     bool impossible; // True if the peer broke the protocol; it may be alive.
+    bool told; // True if the rank `witness` has seen the loss, and told the reporter.
     enum loss_proof proof;
+    uint32_t witness; // Valid if told.
     // The first step that the reporter cannot complete without the peer. UP_LOST_NEVER: it has
     // heard the goodbye of the peer (PROOF_WORD), and waits for the coordinator only.
     uint64_t step;

@@ -305,6 +305,7 @@ void codec_check_up(const struct up_message *message, struct codec_fault *fault)
         return;
     case UP_LOST:
         codec_check_rank(message->u.lost.rank, fault);
+        codec_check_rank(message->u.lost.witness, fault);
         codec_check_number((uint32_t)message->u.lost.proof, PROOF_WORD, "a proof is unknown",
                            fault);
         codec_check_text(message->u.lost.text, sizeof(message->u.lost.text), fault);

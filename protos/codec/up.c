@@ -178,6 +178,8 @@ static void up_lost_out(wire_UpLost *wire, const struct up_lost *lost)
     wire->silent = lost->silent;
     wire->impossible = lost->impossible;
     wire->proof = (wire_LossProof)lost->proof;
+    wire->told = lost->told;
+    wire->witness = lost->witness;
     wire->step = lost->step;
     codec_text_out(wire->text, lost->text, sizeof(wire->text));
 }
@@ -406,6 +408,8 @@ static void up_lost_in(struct up_lost *lost, const wire_UpLost *wire, struct cod
     lost->silent = wire->silent;
     lost->impossible = wire->impossible;
     lost->proof = (enum loss_proof)wire->proof;
+    lost->told = wire->told;
+    lost->witness = wire->witness;
     lost->step = wire->step;
     codec_text_in(lost->text, wire->text, sizeof(lost->text), fault);
 }

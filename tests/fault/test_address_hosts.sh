@@ -138,7 +138,7 @@ for host in 0 1; do
     code=0
     wait "${ranks[host]}" || code=$?
     equal "unreachable address: status of rank $host" "$code" 3
-    has "$work/err.$host" "rank 0 (host host0) has ended in step 0 (cannot connect to tcp:172.17.0.1:20010: Connection refused; see LOCKSTEP_ADVERTISE there)"
+    has "$work/err.$host" "rank 0 (host host0) has ended (cannot connect to tcp:172.17.0.1:20010: Connection refused; see LOCKSTEP_ADVERTISE there)"
     on $host ip address del 172.17.0.1/16 dev second
 done
 refuses "no such interface" "eth0 10.77.0.1, second 172.16.5.1, lo ::1, eth0 fd00:77::1" LOCKSTEP_ADVERTISE=eth9

@@ -20,7 +20,6 @@
 #include "worker/transport/transport.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 // ---- Error texts --------------------------------------------------------------------------------
@@ -208,8 +207,9 @@ void engine_told(void *context, uint32_t from, const struct farewell *loss)
     loss_halt(session, loss, &seen);
     message.u.lost.rank = loss->rank;
     message.u.lost.step = losses_word_step(loss, order_present_step(session->engine.order));
-    snprintf(message.u.lost.text, sizeof(message.u.lost.text), "word from rank %" PRIu32 ": %s",
-             loss->witness, loss->text);
+    message.u.lost.told = true;
+    message.u.lost.witness = loss->witness;
+    text_copy(message.u.lost.text, sizeof(message.u.lost.text), loss->text);
     // A witness tells the coordinator itself when it gives up, or when it has lost this rank.
     engine_report(
         session, loss->rank == session->world.rank || loss->rank == loss->witness ? NULL : &message,
@@ -257,6 +257,8 @@ void engine_goodbye(struct lockstep_session *session)
     const struct farewell *lost = losses_first(&session->end.losses, session->world.rank);
     struct farewell farewell = {
         .kind = FAREWELL_CLOSED, .rank = session->world.rank, .witness = session->world.rank};
+    struct text text;
+    text_init(&text, farewell.text, sizeof(farewell.text));
     if (session->world.generation.number == 0)
         return;
     if (lost)
@@ -267,8 +269,8 @@ void engine_goodbye(struct lockstep_session *session)
              halt->has_rank)
         loss_of_halt(session, &farewell);
     else if (session->end.over)
-        snprintf(farewell.text, sizeof(farewell.text), "%s: %.400s",
-                 lockstep_status_name(session->end.over_status), session->end.over_text);
+        text_append(&text, "%s: %s", lockstep_status_name(session->end.over_status),
+                    session->end.over_text);
     else
         session_read_note(session, farewell.text, sizeof(farewell.text));
     transport_goodbye(session->transport, &farewell);

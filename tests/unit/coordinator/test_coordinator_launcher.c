@@ -79,12 +79,11 @@ static void test_ranks_that_end_after_the_signal(void **state)
     story_forget(story);
     story->logging = true;
     story_close(story, 1, "reset");
-    story_expect(story,
-                 "1 broke\n"
-                 "2 < halt lost step 0: rank 0 on host a has ended: the job was stopped by "
-                 "SIGINT\n"
-                 "log job_stopped job=j generation=1 kind=lost step=0 text=\"rank 0 on host a has "
-                 "ended: the job was stopped by SIGINT\"\n");
+    story_expect(story, "1 broke\n"
+                        "2 < halt lost step 0: rank 0 on host a has ended: the job was stopped by "
+                        "SIGINT\n"
+                        "log job_stopped job=j generation=1 kind=lost text=\"rank 0 on host a has "
+                        "ended: the job was stopped by SIGINT\"\n");
 }
 
 int main(void)

@@ -58,6 +58,45 @@ static void test_a_loss_seen_by_a_peer_is_the_same_death(void **state)
                         "3 broke\n");
 }
 
+// Condition: a rank has the word of another one about a loss. Decision: the sentence says who saw
+// it.
+static void test_a_loss_that_was_told_names_its_witness(void **state)
+{
+    struct up_message message = {
+        .kind = UP_LOST,
+        .u.lost = {.rank = 1, .told = true, .witness = 2, .step = 12, .text = "connection reset"}};
+    struct story *story = *state;
+    story_run(story, 3);
+    story_say(story, 1, &message);
+    story_expect_piece(story,
+                       "rank 1 on host h2 was lost: rank 2 (host h3) saw \"connection reset\", "
+                       "as rank 0 heard in step 12; see whether pid 102");
+}
+
+// A witness that is no rank is not looked up.
+static void test_a_witness_that_is_no_rank(void **state)
+{
+    struct up_message message = {
+        .kind = UP_LOST,
+        .u.lost = {.rank = 1, .told = true, .witness = 4000, .text = "connection reset"}};
+    struct story *story = *state;
+    story_run(story, 2);
+    story_say(story, 1, &message);
+    story_expect_piece(story, "rank 0 (host h1) saw \"connection reset\"; see whether pid 102");
+}
+
+// Condition: a rank dies before lockstep_start. Decision: neither text nor log names a step.
+static void test_a_death_before_the_first_step_has_no_step(void **state)
+{
+    struct story *story = *state;
+    story_form(story, 2);
+    story->logging = true;
+    story_lost(story, 1, 1, 0, false);
+    story_expect_piece(
+        story, "log generation_halted job=j generation=1 kind=lost text=\"rank 1 on host h2 "
+               "was lost: rank 0 (host h1) saw \\\"connection reset by peer\\\"; see");
+}
+
 // No network lies between ranks of one host.
 static void test_a_loss_seen_by_a_mate_is_the_end_of_a_process(void **state)
 {
@@ -432,6 +471,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_a_stream_that_breaks_is_a_death),
         TEST(test_a_loss_seen_by_a_peer_is_the_same_death),
+        TEST(test_a_loss_that_was_told_names_its_witness),
+        TEST(test_a_witness_that_is_no_rank),
+        TEST(test_a_death_before_the_first_step_has_no_step),
         TEST(test_a_loss_seen_by_a_mate_is_the_end_of_a_process),
         TEST(test_a_cut_link_is_no_death),
         TEST(test_a_silent_host_is_a_death),

@@ -341,6 +341,8 @@ static void example_up(int kind, union any_message *any)
         message->u.lost.left = true;
         message->u.lost.silent = true;
         message->u.lost.impossible = true;
+        message->u.lost.told = true;
+        message->u.lost.witness = 2;
         message->u.lost.proof = PROOF_PORT;
         message->u.lost.step = 812;
         strcpy(message->u.lost.text, "reset");
@@ -439,8 +441,8 @@ static const char *const golden_up[] = {
                      "000000e03fc2050b0a0773616d706c65731005",
     [UP_FAIL] = "0a0b0807110807060504030201521b"
                 "08ac0610051a0377687921050000000000000028023201613a0162",
-    [UP_LOST] = "0a0b08071108070605040302015a160803100118ac06220572657365742801b0"
-                "0401b80402",
+    [UP_LOST] = "0a0b08071108070605040302015a1c0803100118ac06220572657365742801b0"
+                "0401b80402c00401c80402",
     [UP_LEAVE] = "0a0b0807110807060504030201621508ac061204646f6e651a0377687920202a0307ac02",
     [UP_LINKS] = "0a0b08071108070605040302016a0e080110d02818e0d9fd3820022801",
     [UP_BLOCKED] = "0a0b0807110807060504030201724808ac0611fe000000000000001a100a0408"
