@@ -142,8 +142,8 @@ static void core_heartbeat(struct coordinator *core, struct worker *worker,
                    sizeof(heartbeat->collective));
     sentence_clean(kept->collective_detail, sizeof(kept->collective_detail),
                    heartbeat->collective_detail, sizeof(heartbeat->collective_detail));
-    sentence_clean(kept->failure, sizeof(kept->failure), heartbeat->failure,
-                   sizeof(heartbeat->failure));
+    sentence_clean_lines(kept->failure, sizeof(kept->failure), heartbeat->failure,
+                         sizeof(heartbeat->failure));
     if (kept->link_count > LOCKSTEP_LINKS_NAMED)
         kept->link_count = LOCKSTEP_LINKS_NAMED;
     if (kept->mate_count > LOCKSTEP_MATES_NAMED)

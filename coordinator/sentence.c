@@ -105,7 +105,7 @@ static size_t clean_cut(const char *to, size_t used, char next)
     return to[words - 1] == ' ' ? words - 1 : used;
 }
 
-void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
+static void clean(char *to, size_t bytes, const char *from, size_t from_bytes, bool lines)
 {
     const char *end = memchr(from, '\0', from_bytes);
     size_t left = end ? (size_t)(end - from) : from_bytes;
@@ -113,12 +113,12 @@ void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
     while (left > 0) {
         size_t size = utf8_length(from, left);
         size_t taken = size == 0 ? 1 : size;
-        const bool breaks = *from == '\n' || *from == '\r';
+        const bool breaks = lines && (*from == '\n' || *from == '\r');
         while (breaks && taken < left && strchr("\r\n\t ", from[taken]))
             taken++;
         const char *instead = breaks && taken < left ? clean_break(to, used) : "";
         if (used + (breaks ? strlen(instead) : taken) >= bytes) {
-            used = clean_cut(to, used, *from);
+            used = lines ? clean_cut(to, used, *from) : used;
             break;
         }
         if (breaks) {
@@ -135,4 +135,14 @@ void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
         left -= taken;
     }
     to[used] = '\0';
+}
+
+void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes)
+{
+    clean(to, bytes, from, from_bytes, false);
+}
+
+void sentence_clean_lines(char *to, size_t bytes, const char *from, size_t from_bytes)
+{
+    clean(to, bytes, from, from_bytes, true);
 }

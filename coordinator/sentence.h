@@ -27,10 +27,12 @@ void sentence_add_v(struct sentence *sentence, const char *format, va_list argum
 void sentence_quote(struct sentence *sentence, const char *text);
 // Adds "4.5 s".
 void sentence_seconds(struct sentence *sentence, uint64_t ms);
-// Copies a text that a peer sent, at most from_bytes of it, into to[0, bytes). A line break and the
-// blanks after it become "; ", or " " after punctuation. A byte that is not UTF-8, or another
-// control character, becomes '?', so that the copy can be shown and sent to others. A copy that is
-// cut ends at a character; a long one at a word, if its last word is not long.
+// Copies a text that a peer sent, at most from_bytes of it, into to[0, bytes). A byte that is not
+// UTF-8, or a control character, becomes '?', so that the copy can be shown and sent to others. A
+// copy that is cut ends at a character.
 void sentence_clean(char *to, size_t bytes, const char *from, size_t from_bytes);
+// The same for the text of a failure, which may have lines: a line break and the blanks after it
+// become "; ", or " " after punctuation. A long copy that is cut ends at a word, if that is short.
+void sentence_clean_lines(char *to, size_t bytes, const char *from, size_t from_bytes);
 
 #endif

@@ -249,8 +249,8 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
     if (leave->settled > worker->heartbeat.settled)
         worker->heartbeat.settled = leave->settled;
     if (stage != STAGE_OUT && leave->cause[0] != '\0')
-        sentence_clean(worker->left_cause, sizeof(worker->left_cause), leave->cause,
-                       sizeof(leave->cause));
+        sentence_clean_lines(worker->left_cause, sizeof(worker->left_cause), leave->cause,
+                             sizeof(leave->cause));
     if (stage == STAGE_MEMBER) {
         job_settled(core, core_job_of(core, worker), leave->settled);
         ballot_part(core_job_of(core, worker), leave);
@@ -495,7 +495,8 @@ static void verdict_goodbye(struct coordinator *core, const struct job *job, str
         return;
     peer->goodbye = lost->left ? GOODBYE_LEFT : GOODBYE_LOST;
     if (peer->left_cause[0] == '\0')
-        sentence_clean(peer->left_cause, sizeof(peer->left_cause), lost->text, sizeof(lost->text));
+        sentence_clean_lines(peer->left_cause, sizeof(peer->left_cause), lost->text,
+                             sizeof(lost->text));
     if (peer->back.away_ms != 0)
         verdict_parted(core, peer);
 }
@@ -528,8 +529,8 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     if (lost->left || peer->left) {
         // The LEAVE frame of the data plane may arrive before UP_LEAVE.
         if (lost->left && peer->left_cause[0] == '\0')
-            sentence_clean(peer->left_cause, sizeof(peer->left_cause), lost->text,
-                           sizeof(lost->text));
+            sentence_clean_lines(peer->left_cause, sizeof(peer->left_cause), lost->text,
+                                 sizeof(lost->text));
         // No rank can finish a step after the last one that the leaver has settled.
         const uint64_t first_open = peer->heartbeat.settled + 1;
         const bool earlier = peer->left && first_open < lost->step;

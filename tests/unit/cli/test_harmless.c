@@ -156,7 +156,7 @@ static void the_tool_shows_no_harm(void **state)
 
 static void in_a_sentence(const char *said, char *shown, size_t bytes)
 {
-    sentence_clean(shown, bytes, said, strlen(said));
+    sentence_clean_lines(shown, bytes, said, strlen(said));
 }
 
 static void a_sentence_shows_no_harm(void **state)
