@@ -97,11 +97,11 @@ static const char *ballot_obstacle(struct coordinator *core, const struct job *j
 static void ballot_give_up(struct coordinator *core, struct job *job, const char *why)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     const uint32_t rank = job->ballot.cause;
     const bool caused = decision_removes(job, rank);
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "%s; %s", job->ballot.text, why);
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "%s; %s", job->ballot.text, why);
     ballot_reset(job);
     const struct verdict verdict = {
         .kind = HALT_LOST, .has_rank = caused, .rank = rank, .text = text};
@@ -277,12 +277,12 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
     }
     ballot_remove(job, worker->rank);
     if (first || !ballot_runs(job) || alone) {
-        struct sentence sentence;
+        struct text sentence;
         if (first)
             ballot->began_ms = core->now;
         ballot->cause = worker->rank;
-        sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
-        sentence_add(&sentence, "%s", text);
+        text_init(&sentence, ballot->text, sizeof(ballot->text));
+        text_append(&sentence, "%s", text);
     }
     *why = ballot_obstacle(core, job);
     if (*why && !ballot_runs(job)) {
@@ -302,12 +302,12 @@ bool ballot_suspect(struct coordinator *core, struct job *job, struct worker *wo
 void ballot_anew(struct coordinator *core, struct job *job, uint32_t rank, const char *text)
 {
     struct ballot *ballot = &job->ballot;
-    struct sentence sentence;
+    struct text sentence;
     if (!ballot->forming)
         ballot->began_ms = core->now;
     ballot->cause = rank;
-    sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
-    sentence_add(&sentence, "%s", text);
+    text_init(&sentence, ballot->text, sizeof(ballot->text));
+    text_append(&sentence, "%s", text);
     stall_end(core, job, "the ranks connect anew");
     journal_log(core, job, "recovery_began", "%s", ballot->text);
     ballot_begin(core, job, 0);
@@ -435,12 +435,12 @@ static void ballot_again(struct coordinator *core, struct job *job, uint32_t ran
                          const char *text)
 {
     struct ballot *ballot = &job->ballot;
-    struct sentence sentence;
+    struct text sentence;
     const char *why = ballot_obstacle(core, job);
     ballot->began_ms = core->now;
     ballot->cause = rank;
-    sentence_begin(&sentence, ballot->text, sizeof(ballot->text));
-    sentence_add(&sentence, "%s", text);
+    text_init(&sentence, ballot->text, sizeof(ballot->text));
+    text_append(&sentence, "%s", text);
     journal_log(core, job, "recovery_began", "%s", ballot->text);
     ballot_begin(core, job, above);
     if (why)
@@ -451,11 +451,10 @@ static void ballot_again(struct coordinator *core, struct job *job, uint32_t ran
 static void ballot_orphaned(struct coordinator *core, struct job *job, const struct worker *worker)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence,
-                 "the coordinator was lost while %" PRIu32 " ranks recovered from a loss",
-                 job->count);
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "the coordinator was lost while %" PRIu32 " ranks recovered from a loss",
+                job->count);
     ballot_again(core, job, worker->rank, 0, text);
 }
 

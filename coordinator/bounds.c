@@ -95,15 +95,14 @@ static bool bounds_first(const struct worker *worker)
            beat->totals.steps < LOCKSTEP_STALL_FIRST_STEPS;
 }
 
-static void bounds_place_name(struct sentence *why, const struct job *job,
-                              const struct place *place)
+static void bounds_place_name(struct text *why, const struct job *job, const struct place *place)
 {
     if (place->module >= LOCKSTEP_MAX_MODULES) {
-        sentence_add(why, "%s", api_function_name(place->api));
+        text_append(why, "%s", api_function_name(place->api));
         return;
     }
     core_module_name(why, job, place->module);
-    sentence_add(why, " call %" PRIu64, (uint64_t)place->call + 1); // Texts count from 1.
+    text_append(why, " call %" PRIu64, (uint64_t)place->call + 1); // Texts count from 1.
 }
 
 static void bounds_plain(const struct coordinator *core, const struct job *job,
@@ -116,21 +115,21 @@ static void bounds_plain(const struct coordinator *core, const struct job *job,
         larger(larger(entry->usual_ms[0], entry->usual_ms[1]), bounds_clip(place->usual_us));
     const uint64_t longest =
         larger(larger(entry->longest_ms[0], entry->longest_ms[1]), bounds_clip(place->longest_us));
-    struct sentence why;
-    sentence_begin(&why, bound->why, sizeof(bound->why));
+    struct text why;
+    text_init(&why, bound->why, sizeof(bound->why));
     bound->plain_ms = core->config.stall_floor_ms;
     if (larger(LOCKSTEP_STALL_FACTOR * usual, 2 * longest) <= bound->plain_ms) {
-        sentence_add(&why, "floor");
+        text_append(&why, "floor");
         return;
     }
     const bool by_usual = LOCKSTEP_STALL_FACTOR * usual >= 2 * longest;
     bound->plain_ms = by_usual ? LOCKSTEP_STALL_FACTOR * usual : 2 * longest;
-    sentence_add(&why, by_usual ? "%d x p99 of " : "%d x the longest of ",
-                 by_usual ? LOCKSTEP_STALL_FACTOR : 2);
+    text_append(&why, by_usual ? "%d x p99 of " : "%d x the longest of ",
+                by_usual ? LOCKSTEP_STALL_FACTOR : 2);
     bounds_place_name(&why, job, place);
-    sentence_add(&why, " (");
+    text_append(&why, " (");
     sentence_seconds(&why, by_usual ? usual : longest);
-    sentence_add(&why, ")");
+    text_append(&why, ")");
 }
 
 // Disk, throttling and a debugger make the bound longer, but not infinite: a dead mount never comes
@@ -145,27 +144,27 @@ static void bounds_excused(const struct worker *worker, struct stall_bound *boun
                    {PLACE_THROTTLED, LOCKSTEP_STALL_FIRST_FACTOR, "throttled"},
                    {PLACE_TRACED, LOCKSTEP_STALL_FIRST_FACTOR, "traced"}};
     for (size_t i = 0; i < sizeof(excuses) / sizeof(excuses[0]); i++) {
-        struct sentence why;
+        struct text why;
         if ((worker->heartbeat.flags & excuses[i].flag) == 0 ||
             excuses[i].factor * bound->plain_ms <= bound->bound_ms)
             continue;
         bound->bound_ms = excuses[i].factor * bound->plain_ms;
-        sentence_begin(&why, bound->why, sizeof(bound->why));
-        sentence_add(&why, "%s", excuses[i].why);
+        text_init(&why, bound->why, sizeof(bound->why));
+        text_append(&why, "%s", excuses[i].why);
     }
 }
 
 void bounds_of(const struct coordinator *core, const struct job *job, const struct worker *worker,
                struct stall_bound *bound)
 {
-    struct sentence why;
+    struct text why;
     bounds_plain(core, job, worker, bound);
     const uint64_t long_ms = LOCKSTEP_STALL_FIRST_FACTOR * bound->plain_ms;
     bound->bound_ms = bound->plain_ms;
     if (bounds_first(worker)) {
         bound->bound_ms = long_ms;
-        sentence_begin(&why, bound->why, sizeof(bound->why));
-        sentence_add(&why, "first steps");
+        text_init(&why, bound->why, sizeof(bound->why));
+        text_append(&why, "first steps");
     }
     bounds_excused(worker, bound);
     if ((worker->heartbeat.flags & PLACE_PAUSED) == 0)
@@ -178,8 +177,8 @@ void bounds_of(const struct coordinator *core, const struct job *job, const stru
     if (paused <= bound->bound_ms)
         return;
     bound->bound_ms = paused;
-    sentence_begin(&why, bound->why, sizeof(bound->why));
-    sentence_add(&why, "pause");
+    text_init(&why, bound->why, sizeof(bound->why));
+    text_append(&why, "pause");
 }
 
 uint64_t bounds_of_links(const struct coordinator *core, const struct job *job)

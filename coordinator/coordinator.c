@@ -171,14 +171,14 @@ static void core_from_stranger(struct coordinator *core, coordinator_peer peer,
                                const struct up_message *message)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     if (message->kind == UP_HELLO) {
         join_hello(core, peer, message);
         return;
     }
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "the first message of a stream must be a hello, this one was: %s",
-                 core_kind_name(message->kind));
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "the first message of a stream must be a hello, this one was: %s",
+                core_kind_name(message->kind));
     join_refuse(core, peer, REFUSAL_INVALID, text);
 }
 
@@ -186,7 +186,7 @@ static void core_from_gatherer(struct coordinator *core, struct worker *worker,
                                const struct up_message *message)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     if (message->kind == UP_HEARTBEAT) {
         core_heartbeat(core, worker, &message->u.heartbeat);
         return;
@@ -196,9 +196,9 @@ static void core_from_gatherer(struct coordinator *core, struct worker *worker,
         join_forget(core, worker);
         return;
     }
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "said %s before the world had formed; this is a bug in the worker",
-                 core_kind_name(message->kind));
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "said %s before the world had formed; this is a bug in the worker",
+                core_kind_name(message->kind));
     join_turn_away(core, worker, REFUSAL_INVALID, text);
 }
 

@@ -242,7 +242,7 @@ struct difference {
     uint32_t found;
     uint32_t found_loaded; // Differences in `found` that are of the loaded file.
     uint32_t shown;
-    struct sentence report;
+    struct text report;
     char text[LOCKSTEP_REPORT_BYTES];
     // At the first item that was missing: where the report ended, and a line for the case that only
     // the order differs. Empty: no item was missing.

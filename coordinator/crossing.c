@@ -234,7 +234,7 @@ static uint32_t crossing_groups(struct coordinator *core, const struct job *job,
 
 // Adds "rank 2" or "ranks 0, 1, 3": the ranks of the set that wait like `like`, or, if like is
 // NULL, the ranks that lack key `lacked`. Returns their number.
-static uint32_t crossing_ranks(struct coordinator *core, struct sentence *sentence,
+static uint32_t crossing_ranks(struct coordinator *core, struct text *sentence,
                                const struct job *job, const struct crossing_set *set,
                                const struct worker *like, uint32_t lacked)
 {
@@ -250,47 +250,46 @@ static uint32_t crossing_ranks(struct coordinator *core, struct sentence *senten
         count++;
     }
     for (uint32_t i = 0; i < count && i < CROSSING_RANKS; i++)
-        sentence_add(sentence, "%s%" PRIu32,
-                     i > 0        ? ", "
-                     : count == 1 ? "rank "
-                                  : "ranks ",
-                     ranks[i]);
+        text_append(sentence, "%s%" PRIu32,
+                    i > 0        ? ", "
+                    : count == 1 ? "rank "
+                                 : "ranks ",
+                    ranks[i]);
     if (count > CROSSING_RANKS)
-        sentence_add(sentence, " and %" PRIu32 " more", count - CROSSING_RANKS);
+        text_append(sentence, " and %" PRIu32 " more", count - CROSSING_RANKS);
     return count;
 }
 
 // Adds "lockstep_barrier 'epoch' (use 1) after step 59".
-static void crossing_where(struct sentence *sentence, const struct job *job,
-                           const struct await *await)
+static void crossing_where(struct text *sentence, const struct job *job, const struct await *await)
 {
     char name[LOCKSTEP_NAME_BYTES];
     char detail[LOCKSTEP_DETAIL_BYTES];
     sentence_clean(name, sizeof(name), await->name, sizeof(await->name));
     sentence_clean(detail, sizeof(detail), await->detail, sizeof(await->detail));
-    sentence_add(sentence, "lockstep_%s", api_function_name(await->function));
+    text_append(sentence, "lockstep_%s", api_function_name(await->function));
     if (await->key.kind == AWAIT_STEP || await->key.kind == AWAIT_OPENING) {
-        sentence_add(sentence, " of step %" PRIu64, await->key.number);
+        text_append(sentence, " of step %" PRIu64, await->key.number);
         return;
     }
     if (await->function == API_CALL_WAIT) {
-        sentence_add(sentence, " of ");
+        text_append(sentence, " of ");
         core_call_name(
             sentence, job,
             (struct call_id){.module = await->module, .call = (uint32_t)(await->key.space >> 32)});
     } else if (await->module < LOCKSTEP_MAX_MODULES) {
-        sentence_add(sentence, " of ");
+        text_append(sentence, " of ");
         core_module_name(sentence, job, await->module);
     }
     if (name[0] != '\0')
-        sentence_add(sentence, " '%s' (use %" PRIu64 "%s%s)", name, await->key.number + 1,
-                     detail[0] != '\0' ? ", " : "", detail);
+        text_append(sentence, " '%s' (use %" PRIu64 "%s%s)", name, await->key.number + 1,
+                    detail[0] != '\0' ? ", " : "", detail);
     if (await->open)
-        sentence_add(sentence, " in step %" PRIu64, await->step);
+        text_append(sentence, " in step %" PRIu64, await->step);
     else if (await->step > 0)
-        sentence_add(sentence, " after step %" PRIu64, await->step);
+        text_append(sentence, " after step %" PRIu64, await->step);
     else
-        sentence_add(sentence, " before the first step");
+        text_append(sentence, " before the first step");
 }
 
 static const char *crossing_not_done(struct coordinator *core, const struct job *job,
@@ -340,30 +339,30 @@ static void crossing_halt(struct coordinator *core, struct job *job, const struc
     struct crossing_group groups[CROSSING_GROUPS];
     const uint32_t count = crossing_groups(core, job, set, groups);
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     uint64_t settled = UINT64_MAX;
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     for (uint32_t g = 0; g < count; g++) {
         const struct worker *first = groups[g].first;
         const struct await *await = &first->heartbeat.await;
         const uint32_t ranks = crossing_ranks(core, &sentence, job, set, first, 0);
-        sentence_add(&sentence, " wait%s in ", ranks == 1 ? "s" : "");
+        text_append(&sentence, " wait%s in ", ranks == 1 ? "s" : "");
         crossing_where(&sentence, job, await);
         if (g > 0) {
-            sentence_add(&sentence, ", which ");
+            text_append(&sentence, ", which ");
             const uint32_t lackers =
                 crossing_ranks(core, &sentence, job, set, NULL, first->awaits - 1);
-            sentence_add(&sentence, " ha%s not %s", lackers == 1 ? "s" : "ve",
-                         crossing_not_done(core, job, set, await, first->awaits - 1));
+            text_append(&sentence, " ha%s not %s", lackers == 1 ? "s" : "ve",
+                        crossing_not_done(core, job, set, await, first->awaits - 1));
         }
-        sentence_add(&sentence, "; ");
+        text_append(&sentence, "; ");
     }
     const uint32_t unnamed =
         count == CROSSING_GROUPS ? crossing_unnamed(core, job, groups, count) : 0;
     if (unnamed > 0)
-        sentence_add(&sentence, "%" PRIu32 " more rank%s in other calls; ", unnamed,
-                     unnamed == 1 ? " waits" : "s wait");
-    sentence_add(&sentence, "call these functions in the same order on every rank");
+        text_append(&sentence, "%" PRIu32 " more rank%s in other calls; ", unnamed,
+                    unnamed == 1 ? " waits" : "s wait");
+    text_append(&sentence, "call these functions in the same order on every rank");
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);
         if (set->in[i] && worker->heartbeat.settled < settled)

@@ -24,143 +24,143 @@ const char *coordinator_stall_kind_name(enum stall_kind kind)
 
 // ---- Pieces of the sentence --------------------------------------------------------------------
 
-void culprit_name(struct sentence *sentence, const struct worker *worker)
+void culprit_name(struct text *sentence, const struct worker *worker)
 {
     if (worker->back.unseen)
-        sentence_add(sentence, "rank %" PRIu32 " (not seen since this coordinator started)",
-                     worker->rank);
+        text_append(sentence, "rank %" PRIu32 " (not seen since this coordinator started)",
+                    worker->rank);
     else
-        sentence_add(sentence, "rank %" PRIu32 " (%s, pid %" PRIu32 ")", worker->rank,
-                     worker->hello.host, worker->hello.pid);
+        text_append(sentence, "rank %" PRIu32 " (%s, pid %" PRIu32 ")", worker->rank,
+                    worker->hello.host, worker->hello.pid);
 }
 
 // Adds "lockstep_call_end of 'actor' (call 3)".
-void culprit_api(struct sentence *sentence, const struct job *job, const struct place *place)
+void culprit_api(struct text *sentence, const struct job *job, const struct place *place)
 {
     if (place->api == API_COLLECTIVE)
-        sentence_add(sentence, "a collective");
+        text_append(sentence, "a collective");
     else if (place->api == API_STATE)
-        sentence_add(sentence, "a function that saves or loads");
+        text_append(sentence, "a function that saves or loads");
     else
-        sentence_add(sentence, "lockstep_%s", api_function_name(place->api));
+        text_append(sentence, "lockstep_%s", api_function_name(place->api));
     if (place->module >= LOCKSTEP_MAX_MODULES)
         return;
-    sentence_add(sentence, " of ");
+    text_append(sentence, " of ");
     core_call_name(sentence, job, (struct call_id){place->module, place->call});
 }
 
 // Adds " in step 12 of phase 'aux'". Adds nothing before the first step, which has number 1.
-static void culprit_step(struct sentence *sentence, const struct culprit *culprit,
+static void culprit_step(struct text *sentence, const struct culprit *culprit,
                          const struct worker *worker)
 {
     if (worker->heartbeat.step == 0)
         return;
-    sentence_add(sentence, " in step %" PRIu64, worker->heartbeat.step);
+    text_append(sentence, " in step %" PRIu64, worker->heartbeat.step);
     if (culprit->phase[0] != '\0')
-        sentence_add(sentence, " of phase '%s'", culprit->phase);
+        text_append(sentence, " of phase '%s'", culprit->phase);
 }
 
-static void culprit_missing(struct sentence *sentence, const struct culprit *culprit)
+static void culprit_missing(struct text *sentence, const struct culprit *culprit)
 {
     const uint32_t shown = culprit->missing_count < 3 ? culprit->missing_count : 3;
     for (uint32_t i = 0; i < shown; i++)
-        sentence_add(sentence, i == 0 ? ", missing '%s'" : ", '%s'", culprit->missing[i]);
+        text_append(sentence, i == 0 ? ", missing '%s'" : ", '%s'", culprit->missing[i]);
     if (shown > 0 && culprit->missing_total > shown)
-        sentence_add(sentence, " and %" PRIu32 " more", culprit->missing_total - shown);
+        text_append(sentence, " and %" PRIu32 " more", culprit->missing_total - shown);
 }
 
-static void culprit_in_call(struct sentence *sentence, const struct job *job,
+static void culprit_in_call(struct text *sentence, const struct job *job,
                             const struct culprit *culprit, const struct worker *worker,
                             uint64_t age_ms)
 {
     const struct place *place = &worker->heartbeat.place;
-    sentence_add(sentence, "has a call open");
+    text_append(sentence, "has a call open");
     if (place->module < LOCKSTEP_MAX_MODULES) {
-        sentence_add(sentence, " of ");
+        text_append(sentence, " of ");
         core_call_name(sentence, job, (struct call_id){place->module, place->call});
     }
     culprit_step(sentence, culprit, worker);
-    sentence_add(sentence, " and has reported nothing for ");
+    text_append(sentence, " and has reported nothing for ");
     sentence_seconds(sentence, age_ms);
-    sentence_add(sentence, "; %" PRIu32 " of %" PRIu32 " gradients are ready", place->ready,
-                 place->gradients);
+    text_append(sentence, "; %" PRIu32 " of %" PRIu32 " gradients are ready", place->ready,
+                place->gradients);
     culprit_missing(sentence, culprit);
 }
 
 static void culprit_link(const struct coordinator *core, const struct job *job,
-                         struct sentence *sentence, const struct culprit *culprit)
+                         struct text *sentence, const struct culprit *culprit)
 {
     const struct worker *peer = &core->workers[job->workers[culprit->blame.peer]];
-    sentence_add(sentence, "holds %" PRIu64 " bytes for ", culprit->blame.unsent);
+    text_append(sentence, "holds %" PRIu64 " bytes for ", culprit->blame.unsent);
     culprit_name(sentence, peer);
-    sentence_add(sentence, ", which do not arrive");
+    text_append(sentence, ", which do not arrive");
 }
 
-static void culprit_device(struct sentence *sentence, const struct culprit *culprit,
+static void culprit_device(struct text *sentence, const struct culprit *culprit,
                            const struct worker *worker, uint64_t age_ms)
 {
     if (worker->heartbeat.held == DEVICE_HOLD_NCCL) {
-        sentence_add(sentence, "has given its part to %s",
-                     strncmp(culprit->awaited, "NCCL", 4) == 0 ? culprit->awaited : "NCCL");
+        text_append(sentence, "has given its part to %s",
+                    strncmp(culprit->awaited, "NCCL", 4) == 0 ? culprit->awaited : "NCCL");
         culprit_step(sentence, culprit, worker);
-        sentence_add(sentence, ", which does not end; that is so for ");
+        text_append(sentence, ", which does not end; that is so for ");
     } else {
-        sentence_add(sentence, "waits for %s",
-                     culprit->awaited[0] == '\0' ? "what a stream of its device makes"
-                                                 : culprit->awaited);
+        text_append(sentence, "waits for %s",
+                    culprit->awaited[0] == '\0' ? "what a stream of its device makes"
+                                                : culprit->awaited);
         if (culprit->stream != 0)
-            sentence_add(sentence, " on stream 0x%" PRIx64, culprit->stream);
+            text_append(sentence, " on stream 0x%" PRIx64, culprit->stream);
         culprit_step(sentence, culprit, worker);
-        sentence_add(sentence, ", which its device has not finished for ");
+        text_append(sentence, ", which its device has not finished for ");
     }
     sentence_seconds(sentence, age_ms);
 }
 
 // Adds what a trainer in state D sleeps in. Such a thread takes no signal, so its frames may be
 // missing.
-static void culprit_sleeps(struct sentence *sentence, const struct worker *worker)
+static void culprit_sleeps(struct text *sentence, const struct worker *worker)
 {
     const char *sleeps = worker->heartbeat.sleeps;
-    sentence_add(sentence, "; it sleeps in the kernel%s%s", sleeps[0] == '\0' ? "" : ": ", sleeps);
+    text_append(sentence, "; it sleeps in the kernel%s%s", sleeps[0] == '\0' ? "" : ": ", sleeps);
 }
 
 // Adds ", since step 60", or ", since step 60 or 61" if the step is not certain.
 static void culprit_since(const struct coordinator *core, const struct job *job,
-                          struct sentence *sentence, const struct worker *worker)
+                          struct text *sentence, const struct worker *worker)
 {
     const struct beat_steps steps = beat_steps(core, job, worker);
-    sentence_add(sentence, ", since step %" PRIu64, steps.least);
+    text_append(sentence, ", since step %" PRIu64, steps.least);
     if (steps.most > steps.least)
-        sentence_add(sentence, " or %" PRIu64, steps.most);
+        text_append(sentence, " or %" PRIu64, steps.most);
 }
 
 static void culprit_stopped(const struct coordinator *core, const struct job *job,
-                            struct sentence *sentence, const struct worker *worker, uint64_t now_ms)
+                            struct text *sentence, const struct worker *worker, uint64_t now_ms)
 {
-    sentence_add(sentence, "is stopped");
+    text_append(sentence, "is stopped");
     if (worker->beat.traced && worker->beat.tracer != 0)
-        sentence_add(sentence, " by a debugger (pid %" PRIu32 ")", worker->beat.tracer);
+        text_append(sentence, " by a debugger (pid %" PRIu32 ")", worker->beat.tracer);
     else if (worker->beat.traced)
-        sentence_add(sentence, " by a debugger");
-    sentence_add(sentence, ", as its mates see, for ");
+        text_append(sentence, " by a debugger");
+    text_append(sentence, ", as its mates see, for ");
     sentence_seconds(sentence, now_ms - worker->heard_ms);
     culprit_since(core, job, sentence, worker);
 }
 
 // Adds what this rank does, and since when.
 static void culprit_does(const struct coordinator *core, const struct job *job,
-                         struct sentence *sentence, const struct culprit *culprit, uint64_t now_ms)
+                         struct text *sentence, const struct culprit *culprit, uint64_t now_ms)
 {
     const struct worker *worker = &core->workers[job->workers[culprit->blame.rank]];
     const struct place *place = &worker->heartbeat.place;
     const uint64_t age_ms = beat_age_now(worker, now_ms);
     culprit_name(sentence, worker);
-    sentence_add(sentence, " ");
+    text_append(sentence, " ");
     switch (culprit->blame.kind) {
     case STALL_OUTSIDE:
-        sentence_add(sentence, "has been outside the library for ");
+        text_append(sentence, "has been outside the library for ");
         sentence_seconds(sentence, age_ms);
-        sentence_add(sentence, ", after ");
+        text_append(sentence, ", after ");
         culprit_api(sentence, job, place);
         culprit_step(sentence, culprit, worker);
         break;
@@ -171,23 +171,23 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         culprit_stopped(core, job, sentence, worker, now_ms);
         break;
     case STALL_FROZEN:
-        sentence_add(sentence, "has not been heard of for ");
+        text_append(sentence, "has not been heard of for ");
         sentence_seconds(sentence, now_ms - worker->heard_ms);
         culprit_since(core, job, sentence, worker);
-        sentence_add(sentence, "; its connections stand");
+        text_append(sentence, "; its connections stand");
         break;
     case STALL_LINK:
         culprit_link(core, job, sentence, culprit);
         break;
     case STALL_UNKNOWN:
-        sentence_add(sentence, "has been inside ");
+        text_append(sentence, "has been inside ");
         culprit_api(sentence, job, place);
-        sentence_add(sentence, " for ");
+        text_append(sentence, " for ");
         sentence_seconds(sentence, age_ms);
         // Several threads may wait for calls. The rank counts as waiting only if all of them wait.
-        sentence_add(sentence, place->api == API_CALL_WAIT
-                                   ? ", and another thread of its trainer does not wait"
-                                   : " and waits for no rank");
+        text_append(sentence, place->api == API_CALL_WAIT
+                                  ? ", and another thread of its trainer does not wait"
+                                  : " and waits for no rank");
         break;
     case STALL_DEVICE:
         culprit_device(sentence, culprit, worker, age_ms);
@@ -197,68 +197,66 @@ static void culprit_does(const struct coordinator *core, const struct job *job,
         break;
     }
     if (worker->heartbeat.mark[0] != '\0')
-        sentence_add(sentence, "; mark '%s'", worker->heartbeat.mark);
+        text_append(sentence, "; mark '%s'", worker->heartbeat.mark);
     if ((worker->heartbeat.flags & PLACE_DISK) != 0)
         culprit_sleeps(sentence, worker);
     if (culprit->top[0] != '\0')
-        sentence_add(sentence, "; it is in %s", culprit->top);
+        text_append(sentence, "; it is in %s", culprit->top);
     if (culprit->awaits == AWAITS_LOCK && culprit->owner == culprit->tid)
-        sentence_add(sentence, "; it waits for a lock that it holds itself");
+        text_append(sentence, "; it waits for a lock that it holds itself");
     else if (culprit->awaits == AWAITS_LOCK)
-        sentence_add(sentence, "; it waits for a lock that thread %" PRIu32 " (%s) holds",
-                     culprit->owner, culprit->owner_name);
+        text_append(sentence, "; it waits for a lock that thread %" PRIu32 " (%s) holds",
+                    culprit->owner, culprit->owner_name);
     if (culprit->awaits == AWAITS_END)
-        sentence_add(sentence, "; it waits for the end of thread %" PRIu32 " (%s)", culprit->owner,
-                     culprit->owner_name);
+        text_append(sentence, "; it waits for the end of thread %" PRIu32 " (%s)", culprit->owner,
+                    culprit->owner_name);
 }
 
 // Adds the command. Without --job the command uses the latest job.
-void culprit_stacks(const struct coordinator *core, const struct job *job,
-                    struct sentence *sentence, uint32_t rank)
+void culprit_stacks(const struct coordinator *core, const struct job *job, struct text *sentence,
+                    uint32_t rank)
 {
-    sentence_add(sentence, "lockstep stacks %" PRIu32, rank);
+    text_append(sentence, "lockstep stacks %" PRIu32, rank);
     if (core->job_count > 1)
-        sentence_add(sentence, " --job %s", job->name);
+        text_append(sentence, " --job %s", job->name);
 }
 
 static void culprit_hint(const struct coordinator *core, const struct job *job,
-                         struct sentence *sentence, const struct worker *worker,
-                         enum stall_kind kind)
+                         struct text *sentence, const struct worker *worker, enum stall_kind kind)
 {
     const uint32_t pid = worker->hello.pid;
     switch (kind) {
     case STALL_OUTSIDE:
     case STALL_IN_CALL:
     case STALL_UNKNOWN:
-        sentence_add(sentence, " Look at that process: ");
+        text_append(sentence, " Look at that process: ");
         culprit_stacks(core, job, sentence, worker->rank);
-        sentence_add(sentence, ".");
+        text_append(sentence, ".");
         break;
     case STALL_STOPPED:
         if (worker->beat.traced)
-            sentence_add(sentence,
-                         " Let it go on in the debugger, or detach that from pid %" PRIu32 ".",
-                         pid);
+            text_append(sentence,
+                        " Let it go on in the debugger, or detach that from pid %" PRIu32 ".", pid);
         else
-            sentence_add(sentence, " Let it run again there: kill -CONT %" PRIu32 ".", pid);
+            text_append(sentence, " Let it run again there: kill -CONT %" PRIu32 ".", pid);
         break;
     case STALL_FROZEN:
         if (worker->back.unseen)
-            sentence_add(sentence, " See whether its process runs, and whether its host answers.");
+            text_append(sentence, " See whether its process runs, and whether its host answers.");
         else
-            sentence_add(sentence,
-                         " See whether pid %" PRIu32 " runs there, and whether that host answers.",
-                         pid);
+            text_append(sentence,
+                        " See whether pid %" PRIu32 " runs there, and whether that host answers.",
+                        pid);
         break;
     case STALL_DEVICE:
-        sentence_add(
+        text_append(
             sentence,
             " See what pid %" PRIu32 " runs on its GPU, and whether that GPU is well: ", pid);
         culprit_stacks(core, job, sentence, worker->rank);
-        sentence_add(sentence, ".");
+        text_append(sentence, ".");
         break;
     case STALL_LINK:
-        sentence_add(sentence, " Look at the network between these two.");
+        text_append(sentence, " Look at the network between these two.");
         break;
     case STALL_NONE:
     case STALL_LOST:
@@ -269,7 +267,7 @@ static void culprit_hint(const struct coordinator *core, const struct job *job,
 // ---- The sentence ------------------------------------------------------------------------------
 
 void culprit_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
-                      struct sentence *sentence)
+                      struct text *sentence)
 {
     enum {
         TOLD = 3 // Culprits that the sentence describes; it only counts the others.
@@ -282,21 +280,21 @@ void culprit_sentence(const struct coordinator *core, const struct job *job, uin
     }
     for (uint32_t i = 0; i < told; i++) {
         if (i > 0)
-            sentence_add(sentence, "; also ");
+            text_append(sentence, "; also ");
         culprit_does(core, job, sentence, &stall->culprits[i], now_ms);
     }
     if (stall->culprit_total > told)
-        sentence_add(sentence, "; and %" PRIu32 " more ranks", stall->culprit_total - told);
+        text_append(sentence, "; and %" PRIu32 " more ranks", stall->culprit_total - told);
     const char *whom = stall->culprit_total == 1 ? "it" : "them";
     if (stall->kind == STALL_LINK)
-        sentence_add(sentence, "; %" PRIu32 " rank%s.", stall->waiting,
-                     stall->waiting == 1 ? " waits" : "s wait");
+        text_append(sentence, "; %" PRIu32 " rank%s.", stall->waiting,
+                    stall->waiting == 1 ? " waits" : "s wait");
     else if (stall->waiting == 0)
-        sentence_add(sentence, "; nobody waits for %s.", whom);
+        text_append(sentence, "; nobody waits for %s.", whom);
     else if (stall->waiting == 1)
-        sentence_add(sentence, "; 1 rank waits for %s.", whom);
+        text_append(sentence, "; 1 rank waits for %s.", whom);
     else
-        sentence_add(sentence, "; %" PRIu32 " ranks wait for %s.", stall->waiting, whom);
+        text_append(sentence, "; %" PRIu32 " ranks wait for %s.", stall->waiting, whom);
     const struct blame *first = &stall->culprits[0].blame;
     culprit_hint(core, job, sentence, &core->workers[job->workers[first->rank]], first->kind);
 }
@@ -379,12 +377,12 @@ static bool culprit_plumbing(const char *object, const char *symbol)
 static void culprit_caller(struct culprit *culprit, const struct stack_frame *frame,
                            const char *object, const char *symbol)
 {
-    struct sentence top = {
-        .text = culprit->top, .bytes = sizeof(culprit->top), .used = strlen(culprit->top)};
+    struct text top = {
+        .bytes = culprit->top, .capacity = sizeof(culprit->top), .size = strlen(culprit->top)};
     if (!culprit->top_library || !frame->python || frame->library)
         return;
     culprit->top_library = false;
-    sentence_add(&top, ", called from %s (%s:%" PRIu64 ")", symbol, object, frame->offset);
+    text_append(&top, ", called from %s (%s:%" PRIu64 ")", symbol, object, frame->offset);
 }
 
 // Keeps the innermost frame of the trainer's own code; a Python frame is preferred. If the trainer
@@ -394,7 +392,7 @@ static void culprit_frame(struct culprit *culprit, const struct stack_frame *fra
 {
     char object[LOCKSTEP_OBJECT_BYTES];
     char symbol[LOCKSTEP_SYMBOL_BYTES];
-    struct sentence top;
+    struct text top;
     if (frame->thread != culprit->trainer)
         return;
     sentence_clean(object, sizeof(object), frame->object, sizeof(frame->object));
@@ -411,15 +409,15 @@ static void culprit_frame(struct culprit *culprit, const struct stack_frame *fra
         return;
     culprit->top_python = frame->python;
     culprit->top_library = frame->python && frame->library;
-    sentence_begin(&top, culprit->top, sizeof(culprit->top));
+    text_init(&top, culprit->top, sizeof(culprit->top));
     if (frame->python)
-        sentence_add(&top, "%s (%s:%" PRIu64 ")", symbol, object, frame->offset);
+        text_append(&top, "%s (%s:%" PRIu64 ")", symbol, object, frame->offset);
     else if (symbol[0] != '\0')
-        sentence_add(&top, "%s (%s+0x%" PRIx64 ")", symbol, object, frame->offset);
+        text_append(&top, "%s (%s+0x%" PRIx64 ")", symbol, object, frame->offset);
     else if (object[0] != '\0')
-        sentence_add(&top, "%s+0x%" PRIx64, object, frame->offset);
+        text_append(&top, "%s+0x%" PRIx64, object, frame->offset);
     else // The address is in no file: a compiler has made the code in memory.
-        sentence_add(&top, "generated code at 0x%" PRIx64, frame->offset);
+        text_append(&top, "generated code at 0x%" PRIx64, frame->offset);
 }
 
 void culprit_answer(struct culprit *culprit, const struct up_answer *answer)

@@ -62,36 +62,35 @@ static bool side_primed(const struct manifest_side *side)
 static void report_line(struct difference *difference, const char *line)
 {
     const size_t reserve = 2 * LOCKSTEP_MARK_BYTES;
-    const size_t room = difference->report.bytes - difference->report.used;
+    const size_t room = difference->report.capacity - difference->report.size;
     difference->found++;
     if (difference->shown == CORE_REPORT_LINES || strlen(line) + reserve > room)
         return;
     difference->shown++;
-    sentence_add(&difference->report, "\n  %s", line);
+    text_append(&difference->report, "\n  %s", line);
 }
 
 // Adds the name of an item: "fc2.weight", "actor/fc2.weight", "buffer bn.mean", "module actor",
 // "session options". Other items of the session have names of their own.
-static void item_label(struct sentence *line, const struct difference *difference,
-                       const char *module, const struct manifest_item *item)
+static void item_label(struct text *line, const struct difference *difference, const char *module,
+                       const struct manifest_item *item)
 {
     if (item->kind == MANIFEST_SESSION)
-        sentence_add(line, "%s", item->name[0] == '\0' ? "session options" : item->name);
+        text_append(line, "%s", item->name[0] == '\0' ? "session options" : item->name);
     else if (item->kind == MANIFEST_MODULE)
-        sentence_add(line, "module %s", item->name);
+        text_append(line, "module %s", item->name);
     else
-        sentence_add(line, "%s%s%s%s", item->kind == MANIFEST_BUFFER ? "buffer " : "",
-                     difference->several_modules ? module : "",
-                     difference->several_modules ? "/" : "", item->name);
+        text_append(line, "%s%s%s%s", item->kind == MANIFEST_BUFFER ? "buffer " : "",
+                    difference->several_modules ? module : "",
+                    difference->several_modules ? "/" : "", item->name);
 }
 
-static void numbers_add(struct sentence *line, const char *name, const int64_t *numbers,
-                        uint32_t count)
+static void numbers_add(struct text *line, const char *name, const int64_t *numbers, uint32_t count)
 {
-    sentence_add(line, "%s [", name);
+    text_append(line, "%s [", name);
     for (uint32_t i = 0; i < count; i++)
-        sentence_add(line, "%s%" PRId64, i == 0 ? "" : ", ", numbers[i]);
-    sentence_add(line, "]");
+        text_append(line, "%s%" PRId64, i == 0 ? "" : ", ", numbers[i]);
+    text_append(line, "]");
 }
 
 enum attribute {
@@ -101,12 +100,12 @@ enum attribute {
     ATTRIBUTE_FLAGS
 };
 
-static void attribute_add(struct sentence *line, enum attribute attribute,
+static void attribute_add(struct text *line, enum attribute attribute,
                           const struct manifest_item *item)
 {
     switch (attribute) {
     case ATTRIBUTE_DTYPE:
-        sentence_add(line, "dtype %s", core_dtype_name(item->dtype));
+        text_append(line, "dtype %s", core_dtype_name(item->dtype));
         break;
     case ATTRIBUTE_SHAPE:
         numbers_add(line, "shape", item->shape, item->dims);
@@ -115,7 +114,7 @@ static void attribute_add(struct sentence *line, enum attribute attribute,
         numbers_add(line, "strides", item->strides, item->dims);
         break;
     case ATTRIBUTE_FLAGS:
-        sentence_add(line, "flags 0x%" PRIx32, item->flags);
+        text_append(line, "flags 0x%" PRIx32, item->flags);
         break;
     }
 }
@@ -124,14 +123,14 @@ static void report_attribute(struct difference *difference, enum attribute attri
                              const struct manifest_item *a, const struct manifest_item *b)
 {
     char text[CORE_LINE_BYTES];
-    struct sentence line;
-    sentence_begin(&line, text, sizeof(text));
+    struct text line;
+    text_init(&line, text, sizeof(text));
     item_label(&line, difference, difference->sides[0].module, a);
-    sentence_add(&line, ": ");
+    text_append(&line, ": ");
     attribute_add(&line, attribute, a);
-    sentence_add(&line, " on rank %" PRIu32 ", ", difference->sides[0].worker->rank);
+    text_append(&line, " on rank %" PRIu32 ", ", difference->sides[0].worker->rank);
     attribute_add(&line, attribute, b);
-    sentence_add(&line, " on rank %" PRIu32, difference->sides[1].worker->rank);
+    text_append(&line, " on rank %" PRIu32, difference->sides[1].worker->rank);
     report_line(difference, text);
 }
 
@@ -160,24 +159,24 @@ static const char *option_find(const char *options, const char *key)
     return NULL;
 }
 
-static void option_add(struct sentence *line, const char *option, uint32_t rank)
+static void option_add(struct text *line, const char *option, uint32_t rank)
 {
     if (!option)
-        sentence_add(line, "unset on rank %" PRIu32, rank);
+        text_append(line, "unset on rank %" PRIu32, rank);
     else
-        sentence_add(line, "%.*s on rank %" PRIu32, (int)option_size(option), option, rank);
+        text_append(line, "%.*s on rank %" PRIu32, (int)option_size(option), option, rank);
 }
 
 static void report_option(struct difference *difference, const struct manifest_item *item,
                           const char *a, const char *b)
 {
     char text[CORE_LINE_BYTES];
-    struct sentence line;
-    sentence_begin(&line, text, sizeof(text));
+    struct text line;
+    text_init(&line, text, sizeof(text));
     item_label(&line, difference, difference->sides[0].module, item);
-    sentence_add(&line, ": ");
+    text_append(&line, ": ");
     option_add(&line, a, difference->sides[0].worker->rank);
-    sentence_add(&line, ", ");
+    text_append(&line, ", ");
     option_add(&line, b, difference->sides[1].worker->rank);
     difference->found_loaded +=
         item->kind == MANIFEST_SESSION && strcmp(item->name, MANIFEST_LOADED) == 0;
@@ -268,24 +267,25 @@ static void report_mark(struct difference *difference)
 {
     struct manifest_side *a = &difference->sides[0];
     struct manifest_side *b = &difference->sides[1];
-    struct sentence line;
+    struct text line;
     if (difference->order[0] != '\0')
         return;
-    difference->order_used = difference->report.used;
+    difference->order_used = difference->report.size;
     difference->order_shown = difference->shown;
     difference->order_found = difference->found;
-    sentence_begin(&line, difference->order, sizeof(difference->order));
-    sentence_add(&line, "the same names in another order: first ");
+    text_init(&line, difference->order, sizeof(difference->order));
+    text_append(&line, "the same names in another order: first ");
     item_label(&line, difference, a->module, &side_entry(a, 0)->item);
-    sentence_add(&line, " on rank %" PRIu32 ", where rank %" PRIu32 " has ", a->worker->rank,
-                 b->worker->rank);
+    text_append(&line, " on rank %" PRIu32 ", where rank %" PRIu32 " has ", a->worker->rank,
+                b->worker->rank);
     item_label(&line, difference, b->module, &side_entry(b, 0)->item);
 }
 
 // Replaces the lines about missing items.
 static void report_order(struct difference *difference)
 {
-    difference->report.used = difference->order_used;
+    difference->report.size = difference->order_used;
+    difference->report.truncated = false;
     difference->text[difference->order_used] = '\0';
     difference->shown = difference->order_shown;
     difference->found = difference->order_found;
@@ -295,16 +295,16 @@ static void report_order(struct difference *difference)
 static void report_missing(struct difference *difference, uint32_t which)
 {
     char text[CORE_LINE_BYTES];
-    struct sentence line;
+    struct text line;
     struct manifest_side *side = &difference->sides[which];
     const struct manifest_item *item = &side_entry(side, 0)->item;
-    sentence_begin(&line, text, sizeof(text));
-    sentence_add(&line, "only on rank %" PRIu32 ": ", side->worker->rank);
+    text_init(&line, text, sizeof(text));
+    text_append(&line, "only on rank %" PRIu32 ": ", side->worker->rank);
     item_label(&line, difference, side->module, item);
     if (item->kind == MANIFEST_PARAMETER || item->kind == MANIFEST_BUFFER) {
-        sentence_add(&line, " (");
+        text_append(&line, " (");
         numbers_add(&line, core_dtype_name(item->dtype), item->shape, item->dims);
-        sentence_add(&line, ")");
+        text_append(&line, ")");
     }
     report_line(difference, text);
     side->missing_sum +=
@@ -319,7 +319,7 @@ static void report_missing(struct difference *difference, uint32_t which)
 static void report_moved(struct difference *difference, uint32_t which, uint32_t place)
 {
     char text[CORE_LINE_BYTES];
-    struct sentence line;
+    struct text line;
     struct manifest_side *near = &difference->sides[which];
     struct manifest_side *far = &difference->sides[1 - which];
     struct manifest_entry *moved = side_entry(near, 0);
@@ -327,10 +327,10 @@ static void report_moved(struct difference *difference, uint32_t which, uint32_t
     const struct manifest_entry *passed = side_entry(far, 0);
     // If the modules are in another order, the line of the module is enough.
     if (moved->scope == passed->scope) {
-        sentence_begin(&line, text, sizeof(text));
+        text_init(&line, text, sizeof(text));
         item_label(&line, difference, near->module, &moved->item);
-        sentence_add(&line, ": before %s on rank %" PRIu32 ", after it on rank %" PRIu32,
-                     passed->item.name, near->worker->rank, far->worker->rank);
+        text_append(&line, ": before %s on rank %" PRIu32 ", after it on rank %" PRIu32,
+                    passed->item.name, near->worker->rank, far->worker->rank);
         report_line(difference, text);
     }
     if (which == 0)
@@ -426,10 +426,10 @@ static void difference_finish(struct coordinator *core, struct job *job, const c
     const uint32_t more = difference->found - difference->shown;
     difference->active = false;
     if (more > 0)
-        sentence_add(&difference->report, "\n  ... and %" PRIu32 " more difference%s", more,
-                     more == 1 ? "" : "s");
+        text_append(&difference->report, "\n  ... and %" PRIu32 " more difference%s", more,
+                    more == 1 ? "" : "s");
     verify_alike(core, job, a, difference->sides[1].worker, &difference->report);
-    sentence_add(&difference->report, "\n%s", closing);
+    text_append(&difference->report, "\n%s", closing);
     const struct verdict verdict = {
         .kind = HALT_MANIFEST, .step = job_start_step(job, a), .text = difference->text};
     verdict_halt(core, job, &verdict);
@@ -482,7 +482,7 @@ static void side_begin(struct manifest_side *side, struct worker *worker)
 void difference_begin(struct coordinator *core, struct job *job, struct worker *a, struct worker *b)
 {
     char text[CORE_LINE_BYTES];
-    struct sentence line;
+    struct text line;
     struct difference *difference = difference_of(job);
     const bool items = a->start.manifest_hash != b->start.manifest_hash ||
                        a->start.item_count != b->start.item_count;
@@ -494,16 +494,16 @@ void difference_begin(struct coordinator *core, struct job *job, struct worker *
     difference->deadline_ms = core->now + CORE_ANSWER_MS;
     side_begin(&difference->sides[0], a);
     side_begin(&difference->sides[1], b);
-    sentence_begin(&difference->report, difference->text, sizeof(difference->text));
-    sentence_add(&difference->report, "manifests differ: ");
+    text_init(&difference->report, difference->text, sizeof(difference->text));
+    text_append(&difference->report, "manifests differ: ");
     core_rank_name(&difference->report, a);
-    sentence_add(&difference->report, " and ");
+    text_append(&difference->report, " and ");
     core_rank_name(&difference->report, b);
     if (a->start.root != b->start.root) {
-        sentence_begin(&line, text, sizeof(text));
-        sentence_add(&line,
-                     "config.root: %" PRIu32 " on rank %" PRIu32 ", %" PRIu32 " on rank %" PRIu32,
-                     a->start.root, a->rank, b->start.root, b->rank);
+        text_init(&line, text, sizeof(text));
+        text_append(&line,
+                    "config.root: %" PRIu32 " on rank %" PRIu32 ", %" PRIu32 " on rank %" PRIu32,
+                    a->start.root, a->rank, b->start.root, b->rank);
         report_line(difference, text);
     }
     if (items)
@@ -515,17 +515,17 @@ void difference_begin(struct coordinator *core, struct job *job, struct worker *
 void difference_tick(struct coordinator *core, struct job *job)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     struct difference *difference = difference_of(job);
     if (!difference->active || core->now < difference->deadline_ms)
         return;
     const struct manifest_side *late = &difference->sides[0];
     if (late->received == late->requested)
         late = &difference->sides[1];
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "the comparison is not complete: ");
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "the comparison is not complete: ");
     core_rank_name(&sentence, late->worker);
-    sentence_add(&sentence, " did not answer for ");
+    text_append(&sentence, " did not answer for ");
     sentence_seconds(&sentence, CORE_ANSWER_MS);
     difference_finish(core, job, text);
 }

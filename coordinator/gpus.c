@@ -28,25 +28,25 @@ struct gpus_fault {
 };
 
 // Adds "the worker on b (pid 12)".
-static void gpus_name(struct sentence *sentence, const struct up_hello *hello)
+static void gpus_name(struct text *sentence, const struct up_hello *hello)
 {
-    sentence_add(sentence, "the worker on %s (pid %" PRIu32 ")", hello->host, hello->pid);
+    text_append(sentence, "the worker on %s (pid %" PRIu32 ")", hello->host, hello->pid);
 }
 
 // Adds "2.21.5".
-static void gpus_version(struct sentence *sentence, uint32_t version)
+static void gpus_version(struct text *sentence, uint32_t version)
 {
-    sentence_add(sentence, "%" PRIu32 ".%" PRIu32 ".%" PRIu32, version / 10000, version / 100 % 100,
-                 version % 100);
+    text_append(sentence, "%" PRIu32 ".%" PRIu32 ".%" PRIu32, version / 10000, version / 100 % 100,
+                version % 100);
 }
 
 // Adds "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", the format of nvidia-smi.
-static void gpus_uuid(struct sentence *sentence, const struct uuid *uuid)
+static void gpus_uuid(struct text *sentence, const struct uuid *uuid)
 {
-    sentence_add(sentence, "GPU");
+    text_append(sentence, "GPU");
     for (uint32_t i = 0; i < LOCKSTEP_UUID_BYTES; i++) {
         const bool group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
-        sentence_add(sentence, "%s%02x", group ? "-" : "", (unsigned)uuid->bytes[i]);
+        text_append(sentence, "%s%02x", group ? "-" : "", (unsigned)uuid->bytes[i]);
     }
 }
 
@@ -115,47 +115,47 @@ static struct gpus_fault gpus_nccl(struct coordinator *core, const struct job *j
     return (struct gpus_fault){.one = NULL};
 }
 
-static void gpus_say_unusable(struct sentence *sentence, const struct gpus_fault *fault)
+static void gpus_say_unusable(struct text *sentence, const struct gpus_fault *fault)
 {
     gpus_name(sentence, fault->one);
-    sentence_add(sentence, " cannot compute on its GPU, %s; LOCKSTEP_DEVICE=none does without",
-                 fault->one->gpu_problem);
+    text_append(sentence, " cannot compute on its GPU, %s; LOCKSTEP_DEVICE=none does without",
+                fault->one->gpu_problem);
 }
 
-static void gpus_say_shared(struct sentence *sentence, const struct gpus_fault *fault)
+static void gpus_say_shared(struct text *sentence, const struct gpus_fault *fault)
 {
     gpus_name(sentence, fault->one);
-    sentence_add(sentence, " and ");
+    text_append(sentence, " and ");
     gpus_name(sentence, fault->other);
-    sentence_add(sentence, " compute on the same GPU, ");
+    text_append(sentence, " compute on the same GPU, ");
     gpus_uuid(sentence, fault->gpu);
-    sentence_add(sentence, ": give each worker one of its own (LOCKSTEP_DEVICE=cuda:N, or "
-                           "CUDA_VISIBLE_DEVICES), or none (LOCKSTEP_DEVICE=none)");
+    text_append(sentence, ": give each worker one of its own (LOCKSTEP_DEVICE=cuda:N, or "
+                          "CUDA_VISIBLE_DEVICES), or none (LOCKSTEP_DEVICE=none)");
 }
 
-static void gpus_say_nccl(struct sentence *sentence, const struct gpus_fault *fault)
+static void gpus_say_nccl(struct text *sentence, const struct gpus_fault *fault)
 {
     const struct gpu *gpu = &fault->one->gpu;
     gpus_name(sentence, fault->one);
     if (gpu->nccl_version == 0) {
-        sentence_add(sentence, " computes on a GPU and has no NCCL%s%s",
-                     gpu->nccl_missing[0] ? ": " : "", gpu->nccl_missing);
+        text_append(sentence, " computes on a GPU and has no NCCL%s%s",
+                    gpu->nccl_missing[0] ? ": " : "", gpu->nccl_missing);
     } else {
-        sentence_add(sentence, " has NCCL ");
+        text_append(sentence, " has NCCL ");
         gpus_version(sentence, gpu->nccl_version);
     }
     if (fault->other) {
-        sentence_add(sentence, ", ");
+        text_append(sentence, ", ");
         gpus_name(sentence, fault->other);
-        sentence_add(sentence, " has ");
+        text_append(sentence, " has ");
         gpus_version(sentence, fault->other->gpu.nccl_version);
-        sentence_add(sentence, ": install the same NCCL for all workers with GPUs");
+        text_append(sentence, ": install the same NCCL for all workers with GPUs");
         return;
     }
-    sentence_add(sentence,
-                 "; workers with GPUs exchange gradients by NCCL, %d.%d or newer: install "
-                 "it, or name its file with LOCKSTEP_NCCL_LIBRARY",
-                 LOCKSTEP_NCCL_OLDEST / 10000, LOCKSTEP_NCCL_OLDEST / 100 % 100);
+    text_append(sentence,
+                "; workers with GPUs exchange gradients by NCCL, %d.%d or newer: install "
+                "it, or name its file with LOCKSTEP_NCCL_LIBRARY",
+                LOCKSTEP_NCCL_OLDEST / 10000, LOCKSTEP_NCCL_OLDEST / 100 % 100);
 }
 
 static uint32_t gpus_count(struct coordinator *core, const struct job *job)
@@ -166,7 +166,7 @@ static uint32_t gpus_count(struct coordinator *core, const struct job *job)
     return count;
 }
 
-bool gpus_conflict(struct coordinator *core, const struct job *job, struct sentence *sentence)
+bool gpus_conflict(struct coordinator *core, const struct job *job, struct text *sentence)
 {
     const struct gpus_fault unusable = gpus_unusable(core, job);
     if (unusable.one) {

@@ -27,11 +27,11 @@ static void join_send_refusal(struct coordinator *core, coordinator_peer peer, e
                               const char *text)
 {
     const struct coordinator_action close = {.kind = ACTION_CLOSE, .peer = peer};
-    struct sentence sentence;
+    struct text sentence;
     struct down_refused *refused = &core_message(core, NULL, DOWN_REFUSED)->u.refused;
     refused->refusal = refusal;
-    sentence_begin(&sentence, refused->text, sizeof(refused->text));
-    sentence_add(&sentence, "%s", text);
+    text_init(&sentence, refused->text, sizeof(refused->text));
+    text_append(&sentence, "%s", text);
     core_send_peer(core, peer);
     core->sink.action(core->sink.context, &close);
 }
@@ -40,9 +40,9 @@ void join_refuse(struct coordinator *core, coordinator_peer peer, enum refusal r
                  const char *text)
 {
     char quoted[CORE_LOG_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     join_send_refusal(core, peer, refusal, text);
-    sentence_begin(&sentence, quoted, sizeof(quoted));
+    text_init(&sentence, quoted, sizeof(quoted));
     sentence_quote(&sentence, text);
     core_log(core, "worker_refused", "text=%s", quoted);
 }
@@ -97,7 +97,7 @@ void join_turn_away(struct coordinator *core, struct worker *worker, enum refusa
 // Adds "; missing rank hints: 2, 5" if every gathering worker has a hint: only then the missing
 // hints name the missing workers.
 static void join_missing_hints(struct coordinator *core, const struct job *job,
-                               struct sentence *sentence)
+                               struct text *sentence)
 {
     uint64_t taken[CORE_RANK_WORDS] = {0};
     uint32_t missing = 0;
@@ -112,38 +112,38 @@ static void join_missing_hints(struct coordinator *core, const struct job *job,
             continue;
         missing++;
         if (missing <= 8)
-            sentence_add(sentence, "%s%" PRIu32, missing == 1 ? "; missing rank hints: " : ", ",
-                         hint);
+            text_append(sentence, "%s%" PRIu32, missing == 1 ? "; missing rank hints: " : ", ",
+                        hint);
     }
     if (missing > 8)
-        sentence_add(sentence, " and %" PRIu32 " more", missing - 8);
+        text_append(sentence, " and %" PRIu32 " more", missing - 8);
 }
 
 // Adds the gathering workers, at most eight: "; present: a (hint 0), b".
-static void join_present(struct coordinator *core, const struct job *job, struct sentence *sentence)
+static void join_present(struct coordinator *core, const struct job *job, struct text *sentence)
 {
     for (uint32_t i = 0; i < job->count && i < 8; i++) {
         const struct up_hello *hello = &job_worker(core, job, i)->hello;
-        sentence_add(sentence, "%s%s", i == 0 ? "; present: " : ", ", hello->host);
+        text_append(sentence, "%s%s", i == 0 ? "; present: " : ", ", hello->host);
         if (hello->has_rank_hint)
-            sentence_add(sentence, " (hint %" PRIu32 ")", hello->rank_hint);
+            text_append(sentence, " (hint %" PRIu32 ")", hello->rank_hint);
     }
     if (job->count > 8)
-        sentence_add(sentence, " and %" PRIu32 " more", job->count - 8);
+        text_append(sentence, " and %" PRIu32 " more", job->count - 8);
 }
 
 // Adds "3 of 4 workers joined job 'x' in 10.0 s". The number includes workers that joined while
 // this worker waited but were refused earlier, because their own timeouts had passed.
 static void join_time_out_text(const struct job *job, const struct worker *worker, uint32_t count,
-                               struct sentence *sentence)
+                               struct text *sentence)
 {
-    sentence_add(sentence, "%s%" PRIu32 " of %s%" PRIu32 " workers joined job '%s' in ",
-                 worker->most > count ? "at most " : "", worker->most,
-                 job->gathering.world_min == job->gathering.world_max ? "" : "at least ",
-                 job->gathering.world_min, job->name);
+    text_append(sentence, "%s%" PRIu32 " of %s%" PRIu32 " workers joined job '%s' in ",
+                worker->most > count ? "at most " : "", worker->most,
+                job->gathering.world_min == job->gathering.world_max ? "" : "at least ",
+                job->gathering.world_min, job->name);
     sentence_seconds(sentence, worker->hello.open_timeout_ms);
     if (worker->most > count)
-        sentence_add(sentence, ", and %" PRIu32 " waited to the end", count);
+        text_append(sentence, ", and %" PRIu32 " waited to the end", count);
 }
 
 // Refuses all workers whose open timeout has passed. All of them get the same text, until another
@@ -152,9 +152,9 @@ static void join_time_out(struct coordinator *core, struct job *job)
 {
     char present[LOCKSTEP_TEXT_BYTES / 2];
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     const uint32_t count = job->count;
-    sentence_begin(&sentence, present, sizeof(present));
+    text_init(&sentence, present, sizeof(present));
     join_missing_hints(core, job, &sentence);
     join_present(core, job, &sentence);
     for (uint32_t i = count; i-- > 0;) {
@@ -162,13 +162,13 @@ static void join_time_out(struct coordinator *core, struct job *job)
         if (worker->deadline_ms > core->now)
             continue;
         if (job->gathering.timed_out[0] == '\0') {
-            sentence_begin(&sentence, job->gathering.timed_out, sizeof(job->gathering.timed_out));
+            text_init(&sentence, job->gathering.timed_out, sizeof(job->gathering.timed_out));
             join_time_out_text(job, worker, count, &sentence);
             if (job->gathering.refused[0] != '\0')
-                sentence_add(&sentence, "; a worker was refused: %s", job->gathering.refused);
-            sentence_add(&sentence,
-                         "%s; start the missing workers in time, or raise the open timeout",
-                         present);
+                text_append(&sentence, "; a worker was refused: %s", job->gathering.refused);
+            text_append(&sentence,
+                        "%s; start the missing workers in time, or raise the open timeout",
+                        present);
         }
         memcpy(text, job->gathering.timed_out, sizeof(text));
         join_turn_away(core, worker, REFUSAL_TIMEOUT, text);
@@ -176,14 +176,14 @@ static void join_time_out(struct coordinator *core, struct job *job)
 }
 
 // Adds "rank 1 (host b) has LOCKSTEP_VIRTUAL_RANKS=4", or the same with LOCKSTEP_ON_FAILURE.
-static void join_add_setting(struct sentence *sentence, const struct worker *worker, bool leaves)
+static void join_add_setting(struct text *sentence, const struct worker *worker, bool leaves)
 {
     core_rank_name(sentence, worker);
     if (leaves)
-        sentence_add(sentence, " has LOCKSTEP_VIRTUAL_RANKS=%" PRIu32, worker->hello.virtual_ranks);
+        text_append(sentence, " has LOCKSTEP_VIRTUAL_RANKS=%" PRIu32, worker->hello.virtual_ranks);
     else
-        sentence_add(sentence, " has LOCKSTEP_ON_FAILURE=%s",
-                     worker->hello.on_failure == FAILURE_CONTINUE ? "continue" : "error");
+        text_append(sentence, " has LOCKSTEP_ON_FAILURE=%s",
+                    worker->hello.on_failure == FAILURE_CONTINUE ? "continue" : "error");
 }
 
 // If a rank of the world that has just formed has other settings than rank 0: makes a verdict that
@@ -192,19 +192,19 @@ static void join_add_setting(struct sentence *sentence, const struct worker *wor
 static bool join_settings_differ(struct coordinator *core, struct job *job)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     const struct worker *first = job_worker(core, job, 0);
     for (uint32_t i = 1; i < job->count; i++) {
         const struct worker *other = job_worker(core, job, i);
         const bool leaves = other->hello.virtual_ranks != first->hello.virtual_ranks;
         if (!leaves && other->hello.on_failure == first->hello.on_failure)
             continue;
-        sentence_begin(&sentence, text, sizeof(text));
+        text_init(&sentence, text, sizeof(text));
         join_add_setting(&sentence, first, leaves);
-        sentence_add(&sentence, ", ");
+        text_append(&sentence, ", ");
         join_add_setting(&sentence, other, leaves);
-        sentence_add(&sentence, ": set it, or config.%s, to the same on every rank",
-                     leaves ? "virtual_ranks" : "on_failure");
+        text_append(&sentence, ": set it, or config.%s, to the same on every rank",
+                    leaves ? "virtual_ranks" : "on_failure");
         const struct verdict verdict = {.kind = HALT_TUNING, .text = text};
         verdict_halt(core, job, &verdict);
         return true;
@@ -216,8 +216,8 @@ static bool join_settings_differ(struct coordinator *core, struct job *job)
 static void join_form(struct coordinator *core, struct job *job)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     if (!gpus_conflict(core, job, &sentence)) {
         roster_form(core, job);
         if (!join_settings_differ(core, job))
@@ -307,48 +307,47 @@ static void join_clean(struct up_hello *to, const struct up_hello *from)
 }
 
 // Checks a hello alone. Returns REFUSAL_NONE, or the refusal and its sentence.
-static enum refusal join_check(const struct up_hello *hello, struct sentence *sentence)
+static enum refusal join_check(const struct up_hello *hello, struct text *sentence)
 {
     if (hello->version != LOCKSTEP_PROTOCOL_VERSION) {
-        sentence_add(sentence,
-                     "the worker on %s speaks protocol version %" PRIu32
-                     ", the coordinator version %d: install the same Lockstep on both",
-                     hello->host, hello->version, LOCKSTEP_PROTOCOL_VERSION);
+        text_append(sentence,
+                    "the worker on %s speaks protocol version %" PRIu32
+                    ", the coordinator version %d: install the same Lockstep on both",
+                    hello->host, hello->version, LOCKSTEP_PROTOCOL_VERSION);
         return REFUSAL_VERSION;
     }
     if (!job_name_valid(hello->job))
-        sentence_add(sentence, "'%s' is no job name: use 1 to %d " JOB_NAME_RULE, hello->job,
-                     LOCKSTEP_JOB_NAME_BYTES - 1);
+        text_append(sentence, "'%s' is no job name: use 1 to %d " JOB_NAME_RULE, hello->job,
+                    LOCKSTEP_JOB_NAME_BYTES - 1);
     else if (hello->world_min == 0 || hello->world_max < hello->world_min)
-        sentence_add(sentence,
-                     "a world of %" PRIu32 " to %" PRIu32 " workers is impossible: the minimum is "
-                     "at least 1 and the maximum not below it",
-                     hello->world_min, hello->world_max);
+        text_append(sentence,
+                    "a world of %" PRIu32 " to %" PRIu32 " workers is impossible: the minimum is "
+                    "at least 1 and the maximum not below it",
+                    hello->world_min, hello->world_max);
     else if (hello->world_max > LOCKSTEP_MAX_WORLD)
-        sentence_add(sentence, "a world of %" PRIu32 " workers is above the limit of %d",
-                     hello->world_max, LOCKSTEP_MAX_WORLD);
+        text_append(sentence, "a world of %" PRIu32 " workers is above the limit of %d",
+                    hello->world_max, LOCKSTEP_MAX_WORLD);
     else if (hello->has_rank_hint && hello->rank_hint >= hello->world_max)
-        sentence_add(sentence,
-                     "rank hint %" PRIu32
-                     " of the worker on %s is not below the world size %" PRIu32
-                     ": hints count from 0",
-                     hello->rank_hint, hello->host, hello->world_max);
+        text_append(sentence,
+                    "rank hint %" PRIu32 " of the worker on %s is not below the world size %" PRIu32
+                    ": hints count from 0",
+                    hello->rank_hint, hello->host, hello->world_max);
     else if (hello->address[0] == '\0')
-        sentence_add(sentence, "the worker on %s named no address for its data plane", hello->host);
+        text_append(sentence, "the worker on %s named no address for its data plane", hello->host);
     else if (hello->on_failure != FAILURE_ERROR && hello->on_failure != FAILURE_CONTINUE)
-        sentence_add(sentence, "on_failure is %d, which is unknown", (int)hello->on_failure);
+        text_append(sentence, "on_failure is %d, which is unknown", (int)hello->on_failure);
     else
         return REFUSAL_NONE;
     return REFUSAL_INVALID;
 }
 
-static void join_add_world(struct sentence *sentence, uint32_t min, uint32_t max, uint32_t window)
+static void join_add_world(struct text *sentence, uint32_t min, uint32_t max, uint32_t window)
 {
     if (min == max)
-        sentence_add(sentence, "%" PRIu32 " worker%s", min, min == 1 ? "" : "s");
+        text_append(sentence, "%" PRIu32 " worker%s", min, min == 1 ? "" : "s");
     else
-        sentence_add(sentence, "%" PRIu32 " to %" PRIu32 " workers with a window of %" PRIu32 " ms",
-                     min, max, window);
+        text_append(sentence, "%" PRIu32 " to %" PRIu32 " workers with a window of %" PRIu32 " ms",
+                    min, max, window);
 }
 
 static bool join_world_fits(const struct job *job, const struct up_hello *hello)
@@ -362,37 +361,37 @@ static bool join_world_fits(const struct job *job, const struct up_hello *hello)
 
 // Checks a hello against the workers that have already joined the job.
 static enum refusal join_check_job(struct coordinator *core, const struct job *job,
-                                   const struct up_hello *hello, struct sentence *sentence)
+                                   const struct up_hello *hello, struct text *sentence)
 {
     static const struct uuid none;
     if (!join_world_fits(job, hello)) {
-        sentence_add(sentence, "job '%s' waits for ", job->name);
+        text_append(sentence, "job '%s' waits for ", job->name);
         join_add_world(sentence, job->gathering.world_min, job->gathering.world_max,
                        job->gathering.window_ms);
-        sentence_add(sentence, " (said %s), the worker on %s wants ", job->gathering.wanted_by,
-                     hello->host);
+        text_append(sentence, " (said %s), the worker on %s wants ", job->gathering.wanted_by,
+                    hello->host);
         join_add_world(sentence, hello->world_min, hello->world_max, hello->window_ms);
-        sentence_add(sentence, ": give every worker the same %s",
-                     hello->world_min == job->gathering.world_min &&
-                             hello->world_max == job->gathering.world_max
-                         ? "LOCKSTEP_WORLD_WINDOW_MS"
-                         : "world size");
+        text_append(sentence, ": give every worker the same %s",
+                    hello->world_min == job->gathering.world_min &&
+                            hello->world_max == job->gathering.world_max
+                        ? "LOCKSTEP_WORLD_WINDOW_MS"
+                        : "world size");
         return REFUSAL_INVALID;
     }
     for (uint32_t i = 0; i < job->count; i++) {
         const struct up_hello *other = &job_worker(core, job, i)->hello;
         if (hello->has_rank_hint && other->has_rank_hint && hello->rank_hint == other->rank_hint) {
-            sentence_add(sentence,
-                         "rank hint %" PRIu32 " is taken: the worker on %s (pid %" PRIu32
-                         ") has it, the worker on %s (pid %" PRIu32 ") wants it too",
-                         hello->rank_hint, other->host, other->pid, hello->host, hello->pid);
+            text_append(sentence,
+                        "rank hint %" PRIu32 " is taken: the worker on %s (pid %" PRIu32
+                        ") has it, the worker on %s (pid %" PRIu32 ") wants it too",
+                        hello->rank_hint, other->host, other->pid, hello->host, hello->pid);
             return REFUSAL_INVALID;
         }
         if (memcmp(&hello->uuid, &other->uuid, sizeof(none)) == 0 &&
             memcmp(&hello->uuid, &none, sizeof(none)) != 0) {
-            sentence_add(sentence,
-                         "this worker (on %s, pid %" PRIu32 ") has joined job '%s' already",
-                         other->host, other->pid, job->name);
+            text_append(sentence,
+                        "this worker (on %s, pid %" PRIu32 ") has joined job '%s' already",
+                        other->host, other->pid, job->name);
             return REFUSAL_INVALID;
         }
     }
@@ -415,48 +414,48 @@ static bool join_crowded(const struct coordinator *core, uint64_t origin)
 
 // Finds or creates the job that accepts this hello. Otherwise returns the refusal and its sentence.
 static enum refusal join_place(struct coordinator *core, const struct up_hello *hello,
-                               struct job **found, struct sentence *sentence)
+                               struct job **found, struct text *sentence)
 {
     struct job *job = job_find(core, hello->job);
     const bool waits = job && job->state == JOB_GATHERING && job->count > 0;
     *found = NULL;
     if (!waits && (!job || !job_running(job)) && join_crowded(core, core->origin)) {
-        sentence_add(sentence,
-                     "%d jobs that began at this worker's address are waiting for their workers, "
-                     "the limit: start the workers of those, or wait until one has ended",
-                     LOCKSTEP_ORIGIN_GATHERING);
+        text_append(sentence,
+                    "%d jobs that began at this worker's address are waiting for their workers, "
+                    "the limit: start the workers of those, or wait until one has ended",
+                    LOCKSTEP_ORIGIN_GATHERING);
         return REFUSAL_FULL;
     }
     if (!job)
         job = gather_create(core, hello->job);
     *found = job;
     if (!job) {
-        sentence_add(sentence, "this coordinator has %d jobs, its limit: wait until one ends",
-                     LOCKSTEP_MAX_JOBS);
+        text_append(sentence, "this coordinator has %d jobs, its limit: wait until one ends",
+                    LOCKSTEP_MAX_JOBS);
         return REFUSAL_FULL;
     }
     if (job_running(job) && job->connected == 0 && !resume_deserted(core, job)) {
-        sentence_add(sentence,
-                     "job '%s' is running, and the control connections of all its workers have "
-                     "ended a moment ago; it can be joined if none of them comes back",
-                     job->name);
+        text_append(sentence,
+                    "job '%s' is running, and the control connections of all its workers have "
+                    "ended a moment ago; it can be joined if none of them comes back",
+                    job->name);
         return REFUSAL_DRAINING;
     }
     // Some workers have closed their sessions, and the others will soon: this worker comes too
     // early.
     if (job_running(job) && job->connected > 0 && job->left > 0) {
-        sentence_add(sentence,
-                     "job '%s' has not ended: %" PRIu32 " of its %" PRIu32
-                     " workers have closed their sessions and the others have not; it can be "
-                     "joined when all have",
-                     job->name, job->left, job->count);
+        text_append(sentence,
+                    "job '%s' has not ended: %" PRIu32 " of its %" PRIu32
+                    " workers have closed their sessions and the others have not; it can be "
+                    "joined when all have",
+                    job->name, job->left, job->count);
         return REFUSAL_DRAINING;
     }
     if (job_running(job) && job->connected > 0) {
-        sentence_add(sentence,
-                     "job '%s' is running with %" PRIu32
-                     " worker%s: wait until it ends, or choose another job name",
-                     job->name, job->count, job->count == 1 ? "" : "s");
+        text_append(sentence,
+                    "job '%s' is running with %" PRIu32
+                    " worker%s: wait until it ends, or choose another job name",
+                    job->name, job->count, job->count == 1 ? "" : "s");
         return REFUSAL_FULL;
     }
     if (job->state != JOB_GATHERING)
@@ -503,11 +502,11 @@ static void join_accept(struct coordinator *core, struct job *job, struct worker
 void join_hello(struct coordinator *core, coordinator_peer peer, const struct up_message *message)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     struct up_hello hello;
     struct job *job = NULL;
     struct worker *worker = NULL;
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     join_clean(&hello, &message->u.hello);
     enum refusal refusal = join_check(&hello, &sentence);
     if (refusal == REFUSAL_NONE && hello.resumes) {
@@ -516,7 +515,7 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
     }
     if (refusal == REFUSAL_NONE && core->draining) {
         refusal = REFUSAL_DRAINING;
-        sentence_add(&sentence, "the coordinator is going down; open the session again");
+        text_append(&sentence, "the coordinator is going down; open the session again");
     }
     // The record is allocated before join_place looks for the job: to make room, job_recycle may
     // forget a job, even the one of this name.
@@ -526,8 +525,8 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
             worker = core_worker_new(core, peer);
         if (!worker) {
             refusal = REFUSAL_FULL;
-            sentence_add(&sentence, "this coordinator has %d workers, its limit: use another one",
-                         LOCKSTEP_MAX_WORKERS);
+            text_append(&sentence, "this coordinator has %d workers, its limit: use another one",
+                        LOCKSTEP_MAX_WORKERS);
         }
     }
     if (refusal == REFUSAL_NONE)
@@ -539,8 +538,8 @@ void join_hello(struct coordinator *core, coordinator_peer peer, const struct up
     if (worker)
         core_worker_free(core, worker);
     if (job && refusal == REFUSAL_INVALID) {
-        sentence_begin(&sentence, job->gathering.refused, sizeof(job->gathering.refused));
-        sentence_add(&sentence, "%s", text);
+        text_init(&sentence, job->gathering.refused, sizeof(job->gathering.refused));
+        text_append(&sentence, "%s", text);
     }
     const bool early = job && refusal == REFUSAL_DRAINING;
     if (early && core->now < job->gathering.early_until_ms) {

@@ -13,24 +13,24 @@
 static void journal_line(struct coordinator *core, struct job *job, const char *id,
                          const char *text)
 {
-    struct sentence sentence;
+    struct text sentence;
     struct journal_line *line = &job->journal.lines[job->journal.count++ % LOCKSTEP_JOB_EVENTS];
     line->at_ms = core->now;
-    sentence_begin(&sentence, line->id, sizeof(line->id));
-    sentence_add(&sentence, "%s", id);
-    sentence_begin(&sentence, line->text, sizeof(line->text));
-    sentence_add(&sentence, "%s", text);
+    text_init(&sentence, line->id, sizeof(line->id));
+    text_append(&sentence, "%s", id);
+    text_init(&sentence, line->text, sizeof(line->text));
+    text_append(&sentence, "%s", text);
 }
 
 void journal_note(struct coordinator *core, struct job *job, const char *id, const char *format,
                   ...)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     va_list arguments;
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     va_start(arguments, format);
-    sentence_add_v(&sentence, format, arguments);
+    text_append_v(&sentence, format, arguments);
     va_end(arguments);
     journal_line(core, job, id, text);
 }
@@ -39,14 +39,14 @@ void journal_log(struct coordinator *core, struct job *job, const char *id, cons
 {
     char quoted[CORE_LOG_BYTES / 2];
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     va_list arguments;
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     va_start(arguments, format);
-    sentence_add_v(&sentence, format, arguments);
+    text_append_v(&sentence, format, arguments);
     va_end(arguments);
     journal_line(core, job, id, text);
-    sentence_begin(&sentence, quoted, sizeof(quoted));
+    text_init(&sentence, quoted, sizeof(quoted));
     sentence_quote(&sentence, text);
     core_log(core, id, "job=%s generation=%" PRIu64 " text=%s", job->name, job->number, quoted);
 }

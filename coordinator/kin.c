@@ -58,11 +58,11 @@ void kin_exclude(struct coordinator *core, coordinator_peer peer, struct generat
                  struct generation_id now, const char *text)
 {
     struct down_excluded *excluded = &core_message(core, NULL, DOWN_EXCLUDED)->u.excluded;
-    struct sentence sentence;
+    struct text sentence;
     core->out.generation = generation;
     excluded->ballot = now;
-    sentence_begin(&sentence, excluded->text, sizeof(excluded->text));
-    sentence_add(&sentence, "%s", text);
+    text_init(&sentence, excluded->text, sizeof(excluded->text));
+    text_append(&sentence, "%s", text);
     core_send_peer(core, peer);
 }
 

@@ -405,15 +405,15 @@ static void learning_slots_differ(struct coordinator *core, struct job *job,
                                   const struct up_ready *ready)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     slot_name(&sentence, &slot->id);
-    sentence_add(&sentence, " has %" PRIu64 " elements of dtype %d on ", slot->elements,
-                 (int)slot->dtype);
+    text_append(&sentence, " has %" PRIu64 " elements of dtype %d on ", slot->elements,
+                (int)slot->dtype);
     core_rank_name(&sentence, job_worker(core, job, slot->reporter));
-    sentence_add(&sentence, ", %" PRIu64 " of dtype %d on ", ready->elements, (int)ready->dtype);
+    text_append(&sentence, ", %" PRIu64 " of dtype %d on ", ready->elements, (int)ready->dtype);
     core_rank_name(&sentence, worker);
-    sentence_add(&sentence, ": every rank must report the same gradients");
+    text_append(&sentence, ": every rank must report the same gradients");
     const struct verdict verdict = {.kind = HALT_LAYOUT, .step = job->learning.step, .text = text};
     verdict_halt(core, job, &verdict);
 }
@@ -422,14 +422,14 @@ static void learning_too_many(struct coordinator *core, struct job *job,
                               const struct worker *worker)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, worker);
-    sentence_add(&sentence,
-                 " reported more than %d buckets in step %" PRIu64
-                 ", and a step has at most %d; each bucket counts once for each separate call: "
-                 "make the buckets larger (bucket_bytes), or make fewer separate calls",
-                 LOCKSTEP_MAX_SLOTS, job->learning.step, LOCKSTEP_MAX_SLOTS);
+    text_append(&sentence,
+                " reported more than %d buckets in step %" PRIu64
+                ", and a step has at most %d; each bucket counts once for each separate call: "
+                "make the buckets larger (bucket_bytes), or make fewer separate calls",
+                LOCKSTEP_MAX_SLOTS, job->learning.step, LOCKSTEP_MAX_SLOTS);
     const struct verdict verdict = {.kind = HALT_LIMIT, .step = job->learning.step, .text = text};
     verdict_halt(core, job, &verdict);
 }

@@ -55,33 +55,33 @@ static void links_halt(struct coordinator *core, struct job *job, const char *te
 
 // Adds "rank 1 (host b) has LOCKSTEP_SUM=ranks", with the setting that a wish comes from. other:
 // the links of the other rank of the sentence.
-static void links_name_wish(struct sentence *sentence, const struct worker *worker,
+static void links_name_wish(struct text *sentence, const struct worker *worker,
                             const struct up_links *other)
 {
     const struct up_links *links = &worker->links;
     core_rank_name(sentence, worker);
     if (links->sums_ranks)
-        sentence_add(sentence, " has LOCKSTEP_SUM=ranks (config.sum)");
+        text_append(sentence, " has LOCKSTEP_SUM=ranks (config.sum)");
     else if (other->sums_ranks && links->wish == ALGORITHM_BY_SIZE)
-        sentence_add(sentence, " has LOCKSTEP_SUM=fast");
+        text_append(sentence, " has LOCKSTEP_SUM=fast");
     else
-        sentence_add(sentence, " has LOCKSTEP_ALGORITHM=%s", tuning_name(links->wish));
+        text_append(sentence, " has LOCKSTEP_ALGORITHM=%s", tuning_name(links->wish));
 }
 
 // If another member has a different wish: makes a verdict that names both, and returns true.
 static bool links_differs(struct coordinator *core, struct job *job, const struct worker *worker)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     for (uint32_t i = 0; i < job->count; i++) {
         const struct worker *other = job_worker(core, job, i);
         if (!other->linked || other->links.wish == worker->links.wish)
             continue;
-        sentence_begin(&sentence, text, sizeof(text));
+        text_init(&sentence, text, sizeof(text));
         links_name_wish(&sentence, other, &worker->links);
-        sentence_add(&sentence, ", ");
+        text_append(&sentence, ", ");
         links_name_wish(&sentence, worker, &other->links);
-        sentence_add(&sentence, ": set it to the same on every rank");
+        text_append(&sentence, ": set it to the same on every rank");
         links_halt(core, job, text);
         return true;
     }
@@ -92,17 +92,17 @@ static void links_refuse(struct coordinator *core, struct job *job, const struct
                          const char *why)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "LOCKSTEP_ALGORITHM=%s cannot be had here: %s",
-                 tuning_name(tuning->wish), why);
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "LOCKSTEP_ALGORITHM=%s cannot be had here: %s",
+                tuning_name(tuning->wish), why);
     for (uint32_t i = 0; job->hosts == 1 && !tuning->shares && i < job->count; i++) {
         const struct worker *worker = job_worker(core, job, i);
         if (worker->links.shares)
             continue;
-        sentence_add(&sentence, " (");
+        text_append(&sentence, " (");
         core_rank_name(&sentence, worker);
-        sentence_add(&sentence, " does not)");
+        text_append(&sentence, " does not)");
         break;
     }
     links_halt(core, job, text);

@@ -11,20 +11,20 @@
 #include "coordinator/table.h"
 #include "coordinator/verdict.h"
 
-void core_module_name(struct sentence *sentence, const struct job *job, uint32_t module)
+void core_module_name(struct text *sentence, const struct job *job, uint32_t module)
 {
     if (module < job->module_count && job->modules[module][0] != '\0')
-        sentence_add(sentence, "'%s'", job->modules[module]);
+        text_append(sentence, "'%s'", job->modules[module]);
     else
-        sentence_add(sentence, "module %" PRIu32, module);
+        text_append(sentence, "module %" PRIu32, module);
     if (module < job->module_count && job->groups[module][0] != '\0')
-        sentence_add(sentence, " of group '%s'", job->groups[module]);
+        text_append(sentence, " of group '%s'", job->groups[module]);
 }
 
-void core_call_name(struct sentence *sentence, const struct job *job, struct call_id call)
+void core_call_name(struct text *sentence, const struct job *job, struct call_id call)
 {
     core_module_name(sentence, job, call.module);
-    sentence_add(sentence, " (call %" PRIu64 ")", (uint64_t)call.call + 1);
+    text_append(sentence, " (call %" PRIu64 ")", (uint64_t)call.call + 1);
 }
 
 // Rank 0 sends the names: if manifests differ between ranks, the generation ends anyway. A rank
@@ -61,26 +61,26 @@ void names_told(struct coordinator *core, struct worker *worker, const struct up
     }
 }
 
-void core_rank_name(struct sentence *sentence, const struct worker *worker)
+void core_rank_name(struct text *sentence, const struct worker *worker)
 {
-    sentence_add(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
+    text_append(sentence, "rank %" PRIu32 " (host %s)", worker->rank, worker->hello.host);
 }
 
-void names_link(struct sentence *sentence, const struct worker *a, const struct worker *b)
+void names_link(struct text *sentence, const struct worker *a, const struct worker *b)
 {
-    sentence_add(sentence, "the link between ");
+    text_append(sentence, "the link between ");
     core_rank_name(sentence, a);
-    sentence_add(sentence, " and ");
+    text_append(sentence, " and ");
     core_rank_name(sentence, b);
 }
 
-void names_step(struct sentence *sentence, uint64_t step)
+void names_step(struct text *sentence, uint64_t step)
 {
     if (step != 0)
-        sentence_add(sentence, " in step %" PRIu64, step);
+        text_append(sentence, " in step %" PRIu64, step);
 }
 
-void names_loss(struct coordinator *core, struct sentence *sentence, const struct worker *reporter,
+void names_loss(struct coordinator *core, struct text *sentence, const struct worker *reporter,
                 const struct up_lost *lost)
 {
     char clean[LOCKSTEP_TEXT_BYTES / 4];
@@ -88,9 +88,9 @@ void names_loss(struct coordinator *core, struct sentence *sentence, const struc
     const bool told = lost->told && lost->witness < job->count;
     sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
     core_rank_name(sentence, told ? job_worker(core, job, lost->witness) : reporter);
-    sentence_add(sentence, " saw \"%s\"", clean);
+    text_append(sentence, " saw \"%s\"", clean);
     if (told)
-        sentence_add(sentence, ", as rank %" PRIu32 " heard", reporter->rank);
+        text_append(sentence, ", as rank %" PRIu32 " heard", reporter->rank);
     names_step(sentence, lost->step);
 }
 

@@ -216,10 +216,10 @@ static void plan_fault(struct coordinator *core, struct job *job, enum halt_kind
                        const char *what, uint32_t number)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "step %" PRIu64 " cannot become a plan: ", job->learning.step);
-    sentence_add(&sentence, "%s %" PRIu32, what, number);
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "step %" PRIu64 " cannot become a plan: ", job->learning.step);
+    text_append(&sentence, "%s %" PRIu32, what, number);
     const struct verdict verdict = {.kind = kind, .step = job->learning.step, .text = text};
     verdict_halt(core, job, &verdict);
 }
@@ -387,14 +387,14 @@ static void publish_to(struct coordinator *core, const struct job *job, const st
 static void publish_differs(struct coordinator *core, struct job *job)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, job_worker(core, job, job->learning.decided_rank));
-    sentence_add(&sentence,
-                 " holds a plan of step %" PRIu64
-                 ", from a coordinator that was lost, which does not follow from what the ranks "
-                 "say of that step now",
-                 job->learning.step);
+    text_append(&sentence,
+                " holds a plan of step %" PRIu64
+                ", from a coordinator that was lost, which does not follow from what the ranks "
+                "say of that step now",
+                job->learning.step);
     const struct verdict verdict = {
         .kind = HALT_PROTOCOL, .step = job->learning.step, .text = text};
     verdict_halt(core, job, &verdict);

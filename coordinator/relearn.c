@@ -49,19 +49,19 @@ static void relearn_differs(struct coordinator *core, struct job *job, const str
     const struct learned_slot *slot = &learning->slots[learning->grants[ready->granted - 1]];
     const struct worker *other = job_worker(core, job, slot->reporter);
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     for (uint32_t i = 0; other == worker && i < job->count; i++)
         other = job_worker(core, job, i);
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, worker);
-    sentence_add(&sentence, " has ");
+    text_append(&sentence, " has ");
     slot_name(&sentence, &ready->slot);
-    sentence_add(&sentence, " at place %" PRIu32 " of the order of step %" PRIu64 ", and ",
-                 ready->granted - 1, learning->step);
+    text_append(&sentence, " at place %" PRIu32 " of the order of step %" PRIu64 ", and ",
+                ready->granted - 1, learning->step);
     core_rank_name(&sentence, other);
-    sentence_add(&sentence, " has ");
+    text_append(&sentence, " has ");
     slot_name(&sentence, &slot->id);
-    sentence_add(&sentence, " there: two coordinators have decided it");
+    text_append(&sentence, " there: two coordinators have decided it");
     const struct verdict verdict = {.kind = HALT_PROTOCOL, .step = learning->step, .text = text};
     verdict_halt(core, job, &verdict);
 }
@@ -153,8 +153,8 @@ bool relearn_holds(struct coordinator *core, struct worker *worker, const struct
     if (learning->decided_number != 0 &&
         (learning->decided_number != end->plan || learning->decided_hash != end->plan_hash)) {
         char other[LOCKSTEP_NAME_BYTES];
-        struct sentence sentence;
-        sentence_begin(&sentence, other, sizeof(other));
+        struct text sentence;
+        text_init(&sentence, other, sizeof(other));
         core_rank_name(&sentence, job_worker(core, job, learning->decided_rank));
         verdict_protocol(core, worker, "holds another plan of step %" PRIu64 " than %s", end->step,
                          other);

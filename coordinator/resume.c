@@ -198,13 +198,13 @@ static void resume_refuse(struct coordinator *core, coordinator_peer peer, enum 
                           const struct up_hello *hello, const char *why)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence,
-                 "the worker on %s (pid %" PRIu32 ") wants to go on as rank %" PRIu32
-                 " of generation %" PRIu64 " of job '%s', but %s",
-                 hello->host, hello->pid, hello->resume.rank, hello->resume.generation.number,
-                 hello->job, why);
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence,
+                "the worker on %s (pid %" PRIu32 ") wants to go on as rank %" PRIu32
+                " of generation %" PRIu64 " of job '%s', but %s",
+                hello->host, hello->pid, hello->resume.rank, hello->resume.generation.number,
+                hello->job, why);
     join_refuse(core, peer, refusal, text);
 }
 

@@ -33,11 +33,11 @@ bool scatter_is_possible(struct coordinator *core, const struct job *job)
 static void scatter_send_away(struct coordinator *core, struct worker *worker)
 {
     struct down_refused *refused = &core_message(core, NULL, DOWN_REFUSED)->u.refused;
-    struct sentence sentence;
+    struct text sentence;
     refused->refusal = REFUSAL_DRAINING;
-    sentence_begin(&sentence, refused->text, sizeof(refused->text));
-    sentence_add(&sentence, "too few ranks of the job are connected to this coordinator; another "
-                            "one may have the others");
+    text_init(&sentence, refused->text, sizeof(refused->text));
+    text_append(&sentence, "too few ranks of the job are connected to this coordinator; another "
+                           "one may have the others");
     core_send(core, worker);
     core_close(core, worker);
     worker->asked.id = 0;

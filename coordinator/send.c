@@ -44,9 +44,9 @@ static void core_log_v(struct coordinator *core, enum halt_kind halt, const char
                        const char *format, va_list arguments)
 {
     char text[CORE_LOG_BYTES];
-    struct sentence line;
-    sentence_begin(&line, text, sizeof(text));
-    sentence_add_v(&line, format, arguments);
+    struct text line;
+    text_init(&line, text, sizeof(text));
+    text_append_v(&line, format, arguments);
     const struct coordinator_action action = {
         .kind = ACTION_LOG, .log_id = id, .text = text, .halt = halt};
     core->sink.action(core->sink.context, &action);

@@ -8,82 +8,26 @@
 #include "base/utf8.h"
 #include "coordinator/core.h"
 
-#include <stdio.h>
-
 #define CLEAN_LONG_BYTES 128 // A copy that is shorter may be a name, and is cut anywhere.
 #define CLEAN_WORD_BYTES 32 // A longer word is cut.
 
-void sentence_begin(struct sentence *sentence, char *text, size_t bytes)
+void sentence_quote(struct text *sentence, const char *text)
 {
-    sentence->text = text;
-    sentence->bytes = bytes;
-    sentence->used = 0;
-    text[0] = '\0';
-}
-
-// Returns the size of the UTF-8 character that starts with this byte; 0: no character does.
-static size_t character_bytes(unsigned char first)
-{
-    if (first < 0x80)
-        return 1;
-    if (first >= 0xc2 && first <= 0xdf)
-        return 2;
-    if (first >= 0xe0 && first <= 0xef)
-        return 3;
-    return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
-}
-
-// Returns the size of text[0, size) without an incomplete character at its end.
-static size_t whole_characters(const char *text, size_t size)
-{
-    size_t start = size;
-    while (start > 0 && size - start < 4 && ((unsigned char)text[start - 1] & 0xc0) == 0x80)
-        start--;
-    if (start == 0)
-        return size;
-    const size_t bytes = character_bytes((unsigned char)text[start - 1]);
-    return bytes > size - start + 1 ? start - 1 : size;
-}
-
-void sentence_add_v(struct sentence *sentence, const char *format, va_list arguments)
-{
-    const size_t room = sentence->bytes - sentence->used;
-    const int wanted = vsnprintf(sentence->text + sentence->used, room, format, arguments);
-    if (wanted < 0)
-        return;
-    if ((size_t)wanted < room) {
-        sentence->used += (size_t)wanted;
-        return;
-    }
-    sentence->used = whole_characters(sentence->text, sentence->bytes - 1);
-    sentence->text[sentence->used] = '\0';
-}
-
-void sentence_add(struct sentence *sentence, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    sentence_add_v(sentence, format, arguments);
-    va_end(arguments);
-}
-
-void sentence_quote(struct sentence *sentence, const char *text)
-{
-    sentence_add(sentence, "\"");
+    text_append(sentence, "\"");
     for (; *text != '\0'; text++) {
         if (*text == '\n')
-            sentence_add(sentence, "\\n");
+            text_append(sentence, "\\n");
         else if (*text == '"' || *text == '\\')
-            sentence_add(sentence, "\\%c", *text);
+            text_append(sentence, "\\%c", *text);
         else
-            sentence_add(sentence, "%c", *text);
+            text_append(sentence, "%c", *text);
     }
-    sentence_add(sentence, "\"");
+    text_append(sentence, "\"");
 }
 
-void sentence_seconds(struct sentence *sentence, uint64_t ms)
+void sentence_seconds(struct text *sentence, uint64_t ms)
 {
-    sentence_add(sentence, "%" PRIu64 ".%" PRIu64 " s", ms / 1000, ms % 1000 / 100);
+    text_append(sentence, "%" PRIu64 ".%" PRIu64 " s", ms / 1000, ms % 1000 / 100);
 }
 
 // Returns what stands for a line break after to[0, used).

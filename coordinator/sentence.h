@@ -5,28 +5,16 @@
 #ifndef COORDINATOR_SENTENCE_H
 #define COORDINATOR_SENTENCE_H
 
-#include <stdarg.h>
+#include "base/text.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
-// Text in a fixed buffer, always terminated. A text that is too long is cut between UTF-8
-// characters.
-struct sentence {
-    char *text; // Borrowed.
-    size_t bytes;
-    size_t used;
-};
-
-void sentence_begin(struct sentence *sentence, char *text, size_t bytes);
-void sentence_add(struct sentence *sentence, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void sentence_add_v(struct sentence *sentence, const char *format, va_list arguments)
-    __attribute__((format(printf, 2, 0)));
 // Adds text as a value of a logfmt line: in quotes, with its quotes and backslashes escaped, and
 // newlines as \n.
-void sentence_quote(struct sentence *sentence, const char *text);
+void sentence_quote(struct text *sentence, const char *text);
 // Adds "4.5 s".
-void sentence_seconds(struct sentence *sentence, uint64_t ms);
+void sentence_seconds(struct text *sentence, uint64_t ms);
 // Copies a text that a peer sent, at most from_bytes of it, into to[0, bytes). A byte that is not
 // UTF-8, or a control character, becomes '?', so that the copy can be shown and sent to others. A
 // copy that is cut ends at a character.

@@ -53,24 +53,24 @@ static void sides_keep(struct coordinator *core, struct worker *worker, const st
 bool sides_tell(struct coordinator *core, struct job *job, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     const struct up_fail *fail = &job->sides.fail;
     if (!job->sides.active)
         return false;
     job->sides.active = false;
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, job_worker(core, job, job->sides.rank));
-    sentence_add(&sentence, ": %s", fail->text);
+    text_append(&sentence, ": %s", fail->text);
     const struct verdict verdict = {
         .kind = HALT_COLLECTIVE, .step = fail->step < step ? fail->step : step, .text = text};
     verdict_halt(core, job, &verdict);
     return true;
 }
 
-static void sides_add(struct sentence *sentence, const struct worker *worker, const char *form)
+static void sides_add(struct text *sentence, const struct worker *worker, const char *form)
 {
     core_rank_name(sentence, worker);
-    sentence_add(sentence, " calls %s; ", form);
+    text_append(sentence, " calls %s; ", form);
 }
 
 // Makes the verdict with both calls; the lower rank comes first in the text.
@@ -78,18 +78,18 @@ static void sides_tell_both(struct coordinator *core, const struct worker *other
                             uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     struct job *job = core_job_of(core, other);
     const struct up_fail *fail = &job->sides.fail;
     const struct worker *first = job_worker(core, job, job->sides.rank);
     const bool ascends = first->rank < other->rank;
     job->sides.active = false;
-    sentence_begin(&sentence, text, sizeof(text));
-    sentence_add(&sentence, "collective '%s' (use %" PRIu64 ") differs: ", fail->name,
-                 fail->use + 1);
+    text_init(&sentence, text, sizeof(text));
+    text_append(&sentence, "collective '%s' (use %" PRIu64 ") differs: ", fail->name,
+                fail->use + 1);
     sides_add(&sentence, ascends ? first : other, ascends ? fail->form : form);
     sides_add(&sentence, ascends ? other : first, ascends ? form : fail->form);
-    sentence_add(&sentence, "make both calls alike");
+    text_append(&sentence, "make both calls alike");
     const struct verdict verdict = {
         .kind = HALT_COLLECTIVE, .step = fail->step < step ? fail->step : step, .text = text};
     verdict_halt(core, job, &verdict);

@@ -77,8 +77,8 @@ bool slot_valid(const struct slot_id *id)
            id->bucket < LOCKSTEP_MAX_BUCKETS;
 }
 
-void slot_name(struct sentence *sentence, const struct slot_id *id)
+void slot_name(struct text *sentence, const struct slot_id *id)
 {
-    sentence_add(sentence, "module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32, id->module,
-                 id->call, id->bucket);
+    text_append(sentence, "module %" PRIu32 " call %" PRIu32 " bucket %" PRIu32, id->module,
+                id->call, id->bucket);
 }

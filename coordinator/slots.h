@@ -14,7 +14,7 @@ struct coordinator;
 struct job;
 struct learned_slot;
 struct learning;
-struct sentence;
+struct text;
 struct up_ready;
 struct worker;
 
@@ -27,6 +27,6 @@ struct learned_slot *slot_find(struct learning *learning, const struct slot_id *
 // Adds a slot to the step. Returns NULL if the step has LOCKSTEP_MAX_SLOTS already.
 struct learned_slot *slot_add(struct coordinator *core, struct job *job,
                               const struct up_ready *ready, uint32_t rank);
-void slot_name(struct sentence *sentence, const struct slot_id *id);
+void slot_name(struct text *sentence, const struct slot_id *id);
 
 #endif

@@ -122,8 +122,8 @@ static void stall_progress(struct coordinator *core, struct job *job, const stru
 
 static void stall_compose(const struct coordinator *core, struct job *job)
 {
-    struct sentence sentence;
-    sentence_begin(&sentence, job->stall.text, sizeof(job->stall.text));
+    struct text sentence;
+    text_init(&sentence, job->stall.text, sizeof(job->stall.text));
     culprit_sentence(core, job, core->now, &sentence);
 }
 

@@ -17,7 +17,7 @@
 struct coordinator;
 struct job;
 struct worker;
-struct sentence;
+struct text;
 
 enum stall_limit {
     STALL_BOUNDS = 256, // Entries of the table of usual times; half of them are used at most.

@@ -45,8 +45,8 @@ void stall_end(struct coordinator *core, struct job *job, const char *why)
         return;
     stall_remember(core, job);
     char lasted[32];
-    struct sentence seconds;
-    sentence_begin(&seconds, lasted, sizeof(lasted));
+    struct text seconds;
+    text_init(&seconds, lasted, sizeof(lasted));
     sentence_seconds(&seconds, core->now - stall->began_ms);
     journal_log(core, job, "stall_ended", "stall %" PRIu64 " is over after %s: %s", stall->number,
                 lasted, why);

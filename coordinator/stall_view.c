@@ -27,9 +27,9 @@ static void stall_view_culprit(const struct coordinator *core, const struct job 
     view->bound_ms = bound.bound_ms;
     memcpy(view->why, bound.why, sizeof(view->why));
     if (from->blame.kind == STALL_FROZEN || from->blame.kind == STALL_STOPPED) {
-        struct sentence why;
-        sentence_begin(&why, view->why, sizeof(view->why));
-        sentence_add(&why, "heartbeats");
+        struct text why;
+        text_init(&why, view->why, sizeof(view->why));
+        text_append(&why, "heartbeats");
         view->age_ms = now_ms - worker->heard_ms;
         view->bound_ms = beat_silence_ms(core);
     }
@@ -105,7 +105,7 @@ static void stall_view_active(const struct coordinator *core, const struct job *
                               uint64_t now_ms, struct stall_view *view)
 {
     const struct stall *stall = &job->stall;
-    struct sentence sentence;
+    struct text sentence;
     view->number = stall->number;
     view->active = true;
     view->kind = stall->kind;
@@ -114,7 +114,7 @@ static void stall_view_active(const struct coordinator *core, const struct job *
     view->waiting = stall->waiting;
     if (stall->culprit_count > 0)
         memcpy(view->phase, stall->culprits[0].phase, sizeof(view->phase));
-    sentence_begin(&sentence, view->sentence, sizeof(view->sentence));
+    text_init(&sentence, view->sentence, sizeof(view->sentence));
     culprit_sentence(core, job, now_ms, &sentence);
     view->culprit_total = stall->culprit_total;
     view->culprit_count = stall->culprit_count;

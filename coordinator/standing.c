@@ -61,7 +61,7 @@ static bool standing_alike(const struct standing *a, const struct standing *b)
 // Adds "rank 2", or "ranks 0, 1 and 3": the ranks from index `first` on that do the same as rank
 // `first`. Returns their number.
 static uint32_t standing_ranks(const struct coordinator *core, const struct job *job,
-                               uint32_t first, struct sentence *sentence)
+                               uint32_t first, struct text *sentence)
 {
     const struct standing like = standing_of(core, job, first);
     uint32_t count = 0;
@@ -71,67 +71,67 @@ static uint32_t standing_ranks(const struct coordinator *core, const struct job 
         count += !other.worker->left && standing_alike(&like, &other);
     }
     const uint32_t named = count <= STANDING_RANKS ? count : STANDING_RANKS - 1;
-    sentence_add(sentence, count == 1 ? "rank" : "ranks");
+    text_append(sentence, count == 1 ? "rank" : "ranks");
     for (uint32_t i = first; i < job->count && told < named; i++) {
         const struct standing other = standing_of(core, job, i);
         if (other.worker->left || !standing_alike(&like, &other))
             continue;
-        sentence_add(sentence, told == 0 ? " " : told + 1 == count ? " and " : ", ");
-        sentence_add(sentence, "%" PRIu32, other.worker->rank);
+        text_append(sentence, told == 0 ? " " : told + 1 == count ? " and " : ", ");
+        text_append(sentence, "%" PRIu32, other.worker->rank);
         told++;
     }
     if (count > named)
-        sentence_add(sentence, " and %" PRIu32 " more", count - named);
+        text_append(sentence, " and %" PRIu32 " more", count - named);
     return count;
 }
 
 // Adds how far the step is: the next slot, and whether the group has done its part of it.
 static void standing_step(const struct job *job, const struct standing *standing, bool several,
-                          struct sentence *sentence)
+                          struct text *sentence)
 {
     const struct place *place = standing->place;
-    sentence_add(sentence, " %s step %" PRIu64,
-                 standing->ended ? "after"
-                 : place->waits  ? "of"
-                                 : "in",
-                 standing->worker->heartbeat.step);
+    text_append(sentence, " %s step %" PRIu64,
+                standing->ended ? "after"
+                : place->waits  ? "of"
+                                : "in",
+                standing->worker->heartbeat.step);
     if (!place->open || standing->ended)
         return;
     if (place->position < place->count) {
-        sentence_add(sentence, place->waits ? " until all ranks exchange " : ", while ");
+        text_append(sentence, place->waits ? " until all ranks exchange " : ", while ");
         core_call_name(sentence, job, (struct call_id){place->slot.module, place->slot.call});
-        sentence_add(sentence, "%s, to which %s %sgiven %s part",
-                     place->waits ? "" : " is to be exchanged", several ? "they have" : "it has",
-                     place->done ? "" : "not ", several ? "their" : "its");
+        text_append(sentence, "%s, to which %s %sgiven %s part",
+                    place->waits ? "" : " is to be exchanged", several ? "they have" : "it has",
+                    place->done ? "" : "not ", several ? "their" : "its");
     } else if (place->learning) {
-        sentence_add(sentence, ", whose order is being learned");
+        text_append(sentence, ", whose order is being learned");
     } else if (place->count > 0) {
-        sentence_add(sentence, ", all of whose gradients are exchanged");
+        text_append(sentence, ", all of whose gradients are exchanged");
     }
 }
 
-static void standing_collective(const struct standing *standing, struct sentence *sentence)
+static void standing_collective(const struct standing *standing, struct text *sentence)
 {
     const struct up_heartbeat *beat = &standing->worker->heartbeat;
     if (standing->place->waits && beat->collective[0] != '\0')
-        sentence_add(sentence, " '%s' (use %" PRIu64 "%s%s)", beat->collective,
-                     beat->collective_use + 1, beat->collective_detail[0] != '\0' ? ", " : "",
-                     beat->collective_detail);
+        text_append(sentence, " '%s' (use %" PRIu64 "%s%s)", beat->collective,
+                    beat->collective_use + 1, beat->collective_detail[0] != '\0' ? ", " : "",
+                    beat->collective_detail);
 }
 
 static uint32_t standing_group(const struct coordinator *core, const struct job *job,
-                               uint32_t first, struct sentence *sentence)
+                               uint32_t first, struct text *sentence)
 {
     const struct standing standing = standing_of(core, job, first);
     const struct place *place = standing.place;
     const uint32_t count = standing_ranks(core, job, first, sentence);
     if (place->waits)
-        sentence_add(sentence, count == 1 ? " waits in " : " wait in ");
+        text_append(sentence, count == 1 ? " waits in " : " wait in ");
     else if (place->inside)
-        sentence_add(sentence, count == 1 ? " is inside " : " are inside ");
+        text_append(sentence, count == 1 ? " is inside " : " are inside ");
     else
-        sentence_add(sentence, count == 1 ? " is outside the library, after "
-                                          : " are outside the library, after ");
+        text_append(sentence, count == 1 ? " is outside the library, after "
+                                         : " are outside the library, after ");
     culprit_api(sentence, job, place);
     standing_collective(&standing, sentence);
     standing_step(job, &standing, count > 1, sentence);
@@ -153,7 +153,7 @@ static bool standing_told(const struct coordinator *core, const struct job *job,
 // Adds the links whose bytes have reached the other host but are not read by its process. A process
 // has no room for them until it takes part in the same collective as the sender.
 static void standing_links(const struct coordinator *core, const struct job *job,
-                           struct sentence *sentence)
+                           struct text *sentence)
 {
     uint32_t told = 0;
     for (uint32_t r = 0; r < job->count; r++) {
@@ -163,28 +163,28 @@ static void standing_links(const struct coordinator *core, const struct job *job
             const struct link_state *link = &beat->links[i];
             if (worker->left || link->unsent == 0 || !beat_link_stands(job, worker, i))
                 continue;
-            sentence_add(sentence,
-                         "; rank %" PRIu32 " does not take %" PRIu64 " bytes of rank %" PRIu32,
-                         link->rank, link->unsent, worker->rank);
+            text_append(sentence,
+                        "; rank %" PRIu32 " does not take %" PRIu64 " bytes of rank %" PRIu32,
+                        link->rank, link->unsent, worker->rank);
             told++;
         }
     }
 }
 
 void standing_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
-                       struct sentence *sentence)
+                       struct text *sentence)
 {
     uint32_t look[2] = {0, 0}; // The lowest ranks of the first two groups.
     uint32_t groups = 0;
     uint32_t told = 0;
-    sentence_add(sentence, "nothing has moved for ");
+    text_append(sentence, "nothing has moved for ");
     sentence_seconds(sentence, now_ms - job->stall.began_ms);
-    sentence_add(sentence, ", and no rank is seen to be in the way");
+    text_append(sentence, ", and no rank is seen to be in the way");
     for (uint32_t i = 0; i < job->count; i++) {
         const struct standing standing = standing_of(core, job, i);
         if (standing.worker->left || groups == STANDING_GROUPS || standing_told(core, job, i))
             continue;
-        sentence_add(sentence, groups == 0 ? ": " : "; ");
+        text_append(sentence, groups == 0 ? ": " : "; ");
         if (groups < 2)
             look[groups] = standing.worker->rank;
         told += standing_group(core, job, i, sentence);
@@ -192,15 +192,15 @@ void standing_sentence(const struct coordinator *core, const struct job *job, ui
     }
     const uint32_t members = job->count - job->left;
     if (members > told)
-        sentence_add(sentence, "; %" PRIu32 " more rank%s elsewhere", members - told,
-                     members - told == 1 ? " is" : "s are");
+        text_append(sentence, "; %" PRIu32 " more rank%s elsewhere", members - told,
+                    members - told == 1 ? " is" : "s are");
     standing_links(core, job, sentence);
-    sentence_add(sentence,
-                 groups > 1 ? ". Compare what they do: " : ". Look at the stacks of all ranks: ");
+    text_append(sentence,
+                groups > 1 ? ". Compare what they do: " : ". Look at the stacks of all ranks: ");
     culprit_stacks(core, job, sentence, look[0]);
     if (groups > 1) {
-        sentence_add(sentence, ", ");
+        text_append(sentence, ", ");
         culprit_stacks(core, job, sentence, look[1]);
     }
-    sentence_add(sentence, ".");
+    text_append(sentence, ".");
 }

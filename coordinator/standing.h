@@ -9,11 +9,11 @@
 
 struct coordinator;
 struct job;
-struct sentence;
+struct text;
 
 // Adds the sentence about a stall that no rank explains: what each rank waits for, with times as of
 // now_ms.
 void standing_sentence(const struct coordinator *core, const struct job *job, uint64_t now_ms,
-                       struct sentence *sentence);
+                       struct text *sentence);
 
 #endif

@@ -40,14 +40,14 @@ const char *verdict_kind_name(enum halt_kind kind)
 
 static void verdict_log(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
-    struct sentence quoted;
+    struct text quoted;
     char text[CORE_LOG_BYTES];
     char step[32]; // Empty if the verdict holds at once.
-    sentence_begin(&quoted, text, sizeof(text) / 2);
+    text_init(&quoted, text, sizeof(text) / 2);
     sentence_quote(&quoted, job->halt.text);
-    sentence_begin(&quoted, step, sizeof(step));
+    text_init(&quoted, step, sizeof(step));
     if (verdict->step != 0)
-        sentence_add(&quoted, " step=%" PRIu64, verdict->step);
+        text_append(&quoted, " step=%" PRIu64, verdict->step);
     core_log_halt(core, verdict->kind,
                   core->stopped_by[0] == '\0' ? "generation_halted" : "job_stopped",
                   "job=%s generation=%" PRIu64 " kind=%s%s text=%s", job->name, job->number,
@@ -58,17 +58,17 @@ static void verdict_log(struct coordinator *core, struct job *job, const struct 
 // Makes the message of the job's verdict.
 static void verdict_message(struct coordinator *core, const struct job *job, const char *text)
 {
-    struct sentence sentence;
+    struct text sentence;
     struct down_halt *halt = &core_message(core, job, DOWN_HALT)->u.halt;
     halt->step = job->halt.step;
     halt->kind = job->halt.kind;
     halt->has_rank = job->halt.has_rank;
     halt->rank = job->halt.rank;
-    sentence_begin(&sentence, halt->text, sizeof(halt->text));
-    sentence_add(&sentence, "%s", text);
+    text_init(&sentence, halt->text, sizeof(halt->text));
+    text_append(&sentence, "%s", text);
     if (job->halt.has_rank && job_worker(core, job, job->halt.rank)->vanished) {
-        sentence_begin(&sentence, halt->cause, sizeof(halt->cause));
-        sentence_add(&sentence, "%s", job_worker(core, job, job->halt.rank)->heartbeat.failure);
+        text_init(&sentence, halt->cause, sizeof(halt->cause));
+        text_append(&sentence, "%s", job_worker(core, job, job->halt.rank)->heartbeat.failure);
     }
 }
 
@@ -93,7 +93,7 @@ void verdict_repeat(struct coordinator *core, const struct job *job, const struc
 // Stores the verdict in the job, and sends it to every member.
 static void verdict_tell(struct coordinator *core, struct job *job, const struct verdict *verdict)
 {
-    struct sentence sentence;
+    struct text sentence;
     rates_end(core, job);
     if (job->state != JOB_HALTED)
         job->ended_ms = core->now;
@@ -104,8 +104,8 @@ static void verdict_tell(struct coordinator *core, struct job *job, const struct
     job->halt.rank = verdict->rank;
     job->difference.active = false;
     job->learning.active = false;
-    sentence_begin(&sentence, job->halt.text, sizeof(job->halt.text));
-    sentence_add(&sentence, "%s", verdict->text);
+    text_init(&sentence, job->halt.text, sizeof(job->halt.text));
+    text_append(&sentence, "%s", verdict->text);
     for (uint32_t rank = 0; rank < job->count; rank++)
         verdict_send(core, job, job_worker(core, job, rank), verdict->text);
 }
@@ -124,15 +124,15 @@ void verdict_halt(struct coordinator *core, struct job *job, const struct verdic
 void verdict_protocol(struct coordinator *core, struct worker *worker, const char *format, ...)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     va_list arguments;
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, worker);
-    sentence_add(&sentence, " ");
+    text_append(&sentence, " ");
     va_start(arguments, format);
-    sentence_add_v(&sentence, format, arguments);
+    text_append_v(&sentence, format, arguments);
     va_end(arguments);
-    sentence_add(&sentence, "; this is misuse or a bug there: look at that rank first");
+    text_append(&sentence, "; this is misuse or a bug there: look at that rank first");
     const struct verdict verdict = {.kind = HALT_PROTOCOL, .text = text};
     verdict_halt(core, core_job_of(core, worker), &verdict);
     worker->lost = true;
@@ -147,23 +147,23 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
                          const struct worker *needer, uint64_t step)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, leaver);
-    sentence_add(&sentence, " closed its session while ");
+    text_append(&sentence, " closed its session while ");
     core_rank_name(&sentence, needer);
     if (step == 0)
-        sentence_add(&sentence, " still needed it before the first step");
+        text_append(&sentence, " still needed it before the first step");
     else if (needer->started)
-        sentence_add(&sentence, " still needed it in lockstep_start after step %" PRIu64, step - 1);
+        text_append(&sentence, " still needed it in lockstep_start after step %" PRIu64, step - 1);
     else
-        sentence_add(&sentence, " still needed it in step %" PRIu64, step);
+        text_append(&sentence, " still needed it in step %" PRIu64, step);
     if (leaver->left_cause[0] != '\0')
-        sentence_add(&sentence, ", after %s", leaver->left_cause);
+        text_append(&sentence, ", after %s", leaver->left_cause);
     else if (core->stopped_by[0] != '\0')
-        sentence_add(&sentence, ": the job was stopped by %s", core->stopped_by);
+        text_append(&sentence, ": the job was stopped by %s", core->stopped_by);
     else
-        sentence_add(&sentence, ": every rank must make the same steps and collectives");
+        text_append(&sentence, ": every rank must make the same steps and collectives");
     const struct verdict verdict = {
         .kind = HALT_LEFT, .step = step, .has_rank = true, .rank = leaver->rank, .text = text};
     verdict_halt(core, job, &verdict);
@@ -295,21 +295,21 @@ static const char *verdict_again_advice(const struct worker *worker)
 
 // Adds that a rank was lost, why, and what to do.
 static void verdict_lost_sentence(const struct worker *worker, const char *cause,
-                                  const struct verdict_advice *advice, struct sentence *sentence)
+                                  const struct verdict_advice *advice, struct text *sentence)
 {
     if (worker->back.unseen) {
-        sentence_add(sentence, "rank %" PRIu32 " was lost while the coordinator was away: %s",
-                     worker->rank, cause);
+        text_append(sentence, "rank %" PRIu32 " was lost while the coordinator was away: %s",
+                    worker->rank, cause);
         return;
     }
-    sentence_add(sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
-                 worker->hello.host, cause);
+    text_append(sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
+                worker->hello.host, cause);
     if (!advice->ended || worker->heartbeat.failure[0] == '\0')
-        sentence_add(sentence, "; %s %" PRIu32 " %s%s", advice->before, worker->hello.pid,
-                     advice->behind, verdict_again_advice(worker));
+        text_append(sentence, "; %s %" PRIu32 " %s%s", advice->before, worker->hello.pid,
+                    advice->behind, verdict_again_advice(worker));
     else
-        sentence_add(sentence, "; pid %" PRIu32 " ended without lockstep_close after %s",
-                     worker->hello.pid, worker->heartbeat.failure);
+        text_append(sentence, "; pid %" PRIu32 " ended without lockstep_close after %s",
+                    worker->hello.pid, worker->heartbeat.failure);
 }
 
 // A member was lost: the others go on, or the generation ends.
@@ -317,12 +317,12 @@ static void verdict_on(struct coordinator *core, struct job *job, struct worker 
                        const char *text)
 {
     char longer[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     const char *why;
     if (ballot_suspect(core, job, worker, text, &why))
         return;
-    sentence_begin(&sentence, longer, sizeof(longer));
-    sentence_add(&sentence, "%s%s%s", text, why ? "; " : "", why ? why : "");
+    text_init(&sentence, longer, sizeof(longer));
+    text_append(&sentence, "%s%s%s", text, why ? "; " : "", why ? why : "");
     const struct verdict verdict = {
         .kind = HALT_LOST, .has_rank = true, .rank = worker->rank, .text = longer};
     verdict_halt(core, job, &verdict);
@@ -332,12 +332,12 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
                               const char *cause, const struct verdict_advice *advice)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     const bool stopped = core->stopped_by[0] != '\0'; // The user's signal is the cause.
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     if (stopped)
-        sentence_add(&sentence, "rank %" PRIu32 " on host %s has ended: the job was stopped by %s",
-                     worker->rank, worker->hello.host, core->stopped_by);
+        text_append(&sentence, "rank %" PRIu32 " on host %s has ended: the job was stopped by %s",
+                    worker->rank, worker->hello.host, core->stopped_by);
     else
         verdict_lost_sentence(worker, cause, advice, &sentence);
     worker->lost = true;
@@ -351,33 +351,32 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
                         struct worker *peer, const char *cause)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     names_link(&sentence, worker, peer);
-    sentence_add(&sentence,
-                 " is cut: %s, and both ranks are alive; look at the network between these two "
-                 "hosts%s",
-                 cause, verdict_again_advice(worker));
+    text_append(&sentence,
+                " is cut: %s, and both ranks are alive; look at the network between these two "
+                "hosts%s",
+                cause, verdict_again_advice(worker));
     verdict_on(core, job, suspicion_loser(core, job, worker, peer), text);
 }
 
 // Adds why a stream ended, and returns the advice. A process that was silent before may still exist
 // and be stopped.
-static const struct verdict_advice *verdict_silence(const struct coordinator *core,
-                                                    const struct worker *worker,
-                                                    struct sentence *sentence)
+static const struct verdict_advice *
+verdict_silence(const struct coordinator *core, const struct worker *worker, struct text *sentence)
 {
     if (!beat_frozen(core, worker, core->now)) {
-        sentence_add(sentence, "its control stream ended without a goodbye");
+        text_append(sentence, "its control stream ended without a goodbye");
         return &advice_ended;
     }
     const bool stopped = beat_stopped(core, worker, core->now);
     if (stopped)
-        sentence_add(sentence, "its process was stopped%s, and ",
-                     worker->beat.traced ? " by a debugger" : "");
-    sentence_add(sentence, "nothing was heard of it for ");
+        text_append(sentence, "its process was stopped%s, and ",
+                    worker->beat.traced ? " by a debugger" : "");
+    text_append(sentence, "nothing was heard of it for ");
     sentence_seconds(sentence, core->now - worker->heard_ms);
-    sentence_add(sentence, " when its control stream ended");
+    text_append(sentence, " when its control stream ended");
     return stopped ? &advice_stopped : &advice_silent;
 }
 
@@ -396,9 +395,9 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
     char clean[LOCKSTEP_TEXT_BYTES / 4];
-    struct sentence sentence;
+    struct text sentence;
     struct job *job = core_job_of(core, worker);
-    sentence_begin(&sentence, cause, sizeof(cause));
+    text_init(&sentence, cause, sizeof(cause));
     const struct verdict_advice *advice = verdict_silence(core, worker, &sentence);
     core_disconnect(core, worker);
     if (worker->stage == STAGE_OUT) {
@@ -412,7 +411,7 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
     worker->lost = true;
     sentence_clean(clean, sizeof(clean), !text ? "" : text, !text ? 1 : sizeof(clean));
     if (clean[0] != '\0')
-        sentence_add(&sentence, " (%s)", clean);
+        text_append(&sentence, " (%s)", clean);
     verdict_lost_text(core, job, worker, cause, advice);
 }
 
@@ -432,7 +431,7 @@ void verdict_gone(struct coordinator *core, struct worker *worker)
 void verdict_unproven(struct coordinator *core, struct worker *worker)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     struct job *job = core_job_of(core, worker);
     const struct worker *accuser = job_worker(core, job, worker->accused.by);
     if (ballot_runs(job))
@@ -441,22 +440,22 @@ void verdict_unproven(struct coordinator *core, struct worker *worker)
         verdict_cut(core, job, accuser, worker, worker->accused.text);
         return;
     }
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     names_link(&sentence, accuser, worker);
-    sentence_add(&sentence, " has ended");
+    text_append(&sentence, " has ended");
     names_step(&sentence, worker->accused.step);
-    sentence_add(&sentence,
-                 " (%s), and nothing shows that a process has ended: the ranks connect anew",
-                 worker->accused.text);
+    text_append(&sentence,
+                " (%s), and nothing shows that a process has ended: the ranks connect anew",
+                worker->accused.text);
     ballot_anew(core, job, worker->rank, text);
 }
 
 void verdict_missed(struct coordinator *core, struct worker *worker)
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
-    struct sentence sentence;
-    sentence_begin(&sentence, cause, sizeof(cause));
-    sentence_add(&sentence, "its control stream ended, and it has not come back for ");
+    struct text sentence;
+    text_init(&sentence, cause, sizeof(cause));
+    text_append(&sentence, "its control stream ended, and it has not come back for ");
     sentence_seconds(&sentence, core->now - worker->back.away_ms);
     verdict_lost_text(core, core_job_of(core, worker), worker, cause, &advice_silent);
 }
@@ -474,13 +473,13 @@ static void verdict_again(struct coordinator *core, struct job *job, uint64_t st
 void verdict_parted(struct coordinator *core, struct worker *worker)
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
-    struct sentence sentence;
+    struct text sentence;
     struct job *job = core_job_of(core, worker);
     core_disconnect(core, worker);
     worker->back.away_ms = 0;
     worker->dead = worker->goodbye == GOODBYE_LOST; // Takes no part any more.
-    sentence_begin(&sentence, cause, sizeof(cause));
-    sentence_add(&sentence, "it gave up: %s", worker->left_cause);
+    text_init(&sentence, cause, sizeof(cause));
+    text_append(&sentence, "it gave up: %s", worker->left_cause);
     if (worker->dead)
         verdict_lost_text(core, job, worker, cause, &advice_silent);
     else
@@ -505,7 +504,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
     char clean[LOCKSTEP_TEXT_BYTES / 4];
-    struct sentence sentence;
+    struct text sentence;
     struct job *job = core_job_of(core, worker);
     if (lost->rank >= job->count || lost->rank == worker->rank) {
         verdict_protocol(core, worker, "lost rank %" PRIu32 ", which cannot be a peer of it",
@@ -541,11 +540,11 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     if (lost->silent && decision_removes(job, worker->rank))
         return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
-        sentence_begin(&sentence, clean, sizeof(clean));
+        text_init(&sentence, clean, sizeof(clean));
         if (lost->step != 0)
-            sentence_add(&sentence, "in step %" PRIu64 " ", lost->step);
-        sentence_add(&sentence, "nothing that rank %" PRIu32 " sends is acknowledged any more",
-                     worker->rank);
+            text_append(&sentence, "in step %" PRIu64 " ", lost->step);
+        text_append(&sentence, "nothing that rank %" PRIu32 " sends is acknowledged any more",
+                    worker->rank);
         verdict_cut(core, job, worker, peer, clean);
         return;
     }
@@ -554,7 +553,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     if (!peer->dead && !lost->silent && !lost->impossible &&
         suspicion_awaits(core, worker, peer, lost))
         return;
-    sentence_begin(&sentence, cause, sizeof(cause));
+    text_init(&sentence, cause, sizeof(cause));
     names_loss(core, &sentence, worker, lost);
     const struct verdict_advice *advice = mates ? &advice_ended : &advice_parted;
     if (lost->impossible)
@@ -572,7 +571,7 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
 {
     char clean[LOCKSTEP_TEXT_BYTES];
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
+    struct text sentence;
     if (fail->kind == HALT_NONE || fail->kind == HALT_LEFT) {
         verdict_protocol(core, worker, "reported a failure of kind %s, which is no disagreement",
                          verdict_kind_name(fail->kind));
@@ -584,9 +583,9 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
         return;
     }
     sentence_clean(clean, sizeof(clean), fail->text, sizeof(fail->text));
-    sentence_begin(&sentence, text, sizeof(text));
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, worker);
-    sentence_add(&sentence, ": %s", clean);
+    text_append(&sentence, ": %s", clean);
     // HALT_LOST: the reporter called lockstep_abort, so it is itself the lost rank.
     const struct verdict verdict = {.kind = fail->kind,
                                     .step = fail->step,

@@ -12,7 +12,7 @@
 
 struct coordinator;
 struct job;
-struct sentence;
+struct text;
 struct worker;
 
 struct verdict {

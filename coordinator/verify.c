@@ -52,7 +52,7 @@ static struct worker *verify_find_other(struct coordinator *core, const struct j
 
 // Adds a line if other ranks that have started declare the same as `side`.
 static void verify_alike_one(struct coordinator *core, const struct job *job,
-                             const struct worker *side, struct sentence *report)
+                             const struct worker *side, struct text *report)
 {
     uint32_t count = 0;
     uint32_t last = 0;
@@ -64,15 +64,15 @@ static void verify_alike_one(struct coordinator *core, const struct job *job,
         last = worker->rank;
     }
     if (count == 1)
-        sentence_add(report, "\nrank %" PRIu32 " declares the same as rank %" PRIu32, last,
-                     side->rank);
+        text_append(report, "\nrank %" PRIu32 " declares the same as rank %" PRIu32, last,
+                    side->rank);
     else if (count > 1)
-        sentence_add(report, "\n%" PRIu32 " other ranks declare the same as rank %" PRIu32, count,
-                     side->rank);
+        text_append(report, "\n%" PRIu32 " other ranks declare the same as rank %" PRIu32, count,
+                    side->rank);
 }
 
 void verify_alike(struct coordinator *core, const struct job *job, const struct worker *a,
-                  const struct worker *b, struct sentence *report)
+                  const struct worker *b, struct text *report)
 {
     verify_alike_one(core, job, a, report);
     verify_alike_one(core, job, b, report);
@@ -84,16 +84,16 @@ static void verify_tell_parted(struct coordinator *core, struct job *job,
                                const struct worker *starter, const struct worker *learner)
 {
     char text[LOCKSTEP_TEXT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, starter);
-    sentence_add(&sentence, " called lockstep_start again after step %" PRIu64 ", ",
-                 starter->start.settled);
+    text_append(&sentence, " called lockstep_start again after step %" PRIu64 ", ",
+                starter->start.settled);
     core_rank_name(&sentence, learner);
-    sentence_add(&sentence,
-                 " began step %" PRIu64
-                 " instead: close the same modules and call lockstep_start on every rank",
-                 starter->start.settled + 1);
+    text_append(&sentence,
+                " began step %" PRIu64
+                " instead: close the same modules and call lockstep_start on every rank",
+                starter->start.settled + 1);
     const struct verdict verdict = {
         .kind = HALT_MANIFEST, .step = job_start_step(job, starter), .text = text};
     verdict_halt(core, job, &verdict);

@@ -9,14 +9,14 @@
 
 struct coordinator;
 struct job;
-struct sentence;
+struct text;
 struct up_start;
 struct worker;
 
 // Adds a line for each of the two if others that have started declare the same: "rank 0 declares
 // the same as rank 2".
 void verify_alike(struct coordinator *core, const struct job *job, const struct worker *a,
-                  const struct worker *b, struct sentence *report);
+                  const struct worker *b, struct text *report);
 
 void verify_start(struct coordinator *core, struct worker *worker, const struct up_start *start);
 // A member learns a step while other members are in lockstep_start: makes a verdict that names

@@ -28,7 +28,7 @@
 
 // Adds the name of the call to which a lacking position belongs. The buckets of a call have
 // neighbouring positions in a plan.
-static void waits_lack(struct sentence *sentence, const struct job *job,
+static void waits_lack(struct text *sentence, const struct job *job,
                        const struct up_blocked *blocked, uint32_t position)
 {
     uint32_t i = 0;
@@ -39,14 +39,13 @@ static void waits_lack(struct sentence *sentence, const struct job *job,
     if (known)
         core_call_name(sentence, job, blocked->lacking[i - 1].call);
     else
-        sentence_add(sentence, "the call at position %" PRIu32 " of the plan", position);
+        text_append(sentence, "the call at position %" PRIu32 " of the plan", position);
 }
 
 // Adds what `from` waits for (a call that `to` has not made), and which call it has not made itself
 // though `before` needs it.
-static void waits_party(struct sentence *sentence, const struct job *job,
-                        const struct worker *before, const struct worker *from,
-                        const struct worker *to)
+static void waits_party(struct text *sentence, const struct job *job, const struct worker *before,
+                        const struct worker *from, const struct worker *to)
 {
     const struct up_blocked *blocked = &from->blocked;
     struct knot_edge out = {0};
@@ -54,13 +53,13 @@ static void waits_party(struct sentence *sentence, const struct job *job,
     knot_edge(from, to, &out);
     knot_edge(before, from, &in);
     core_rank_name(sentence, from);
-    sentence_add(sentence, " waits for ");
+    text_append(sentence, " waits for ");
     core_call_name(sentence, job, blocked->waits[out.wait].call);
     if (blocked->wait_count > 1)
-        sentence_add(sentence, ", in other threads for %" PRIu32 " more,", blocked->wait_count - 1);
-    sentence_add(sentence, " and has not made ");
+        text_append(sentence, ", in other threads for %" PRIu32 " more,", blocked->wait_count - 1);
+    text_append(sentence, " and has not made ");
     waits_lack(sentence, job, blocked, in.position);
-    sentence_add(sentence, "; ");
+    text_append(sentence, "; ");
 }
 
 void waits_halt(struct coordinator *core, struct job *job, const struct worker *last)
@@ -68,20 +67,20 @@ void waits_halt(struct coordinator *core, struct job *job, const struct worker *
     const struct worker *cycle[LOCKSTEP_MAX_WORLD];
     const uint32_t count = knot_cycle(core, last, cycle);
     char text[LOCKSTEP_REPORT_BYTES];
-    struct sentence sentence;
-    sentence_begin(&sentence, text, sizeof(text));
+    struct text sentence;
+    text_init(&sentence, text, sizeof(text));
     if (count > 1)
-        sentence_add(&sentence, "waits form a cycle: ");
+        text_append(&sentence, "waits form a cycle: ");
     for (uint32_t i = 0; i < count && i < WAITS_NAMED; i++)
         waits_party(&sentence, job, cycle[(i + count - 1) % count], cycle[i],
                     cycle[(i + 1) % count]);
     if (count > WAITS_NAMED)
-        sentence_add(&sentence, "and so on over %" PRIu32 " ranks; ", count);
+        text_append(&sentence, "and so on over %" PRIu32 " ranks; ", count);
     // A rank that waits for itself: all ranks may have the same order.
-    sentence_add(&sentence, "%s, or only in lockstep_step_end",
-                 count > 1 ? "wait for calls in one order on every rank"
-                           : "wait for calls in the order of the plan, which is that of the first "
-                             "step of the phase");
+    text_append(&sentence, "%s, or only in lockstep_step_end",
+                count > 1 ? "wait for calls in one order on every rank"
+                          : "wait for calls in the order of the plan, which is that of the first "
+                            "step of the phase");
     const struct verdict verdict = {.kind = HALT_ORDER, .step = last->blocked.step, .text = text};
     verdict_halt(core, job, &verdict);
 }
