@@ -32,6 +32,8 @@ enum {
     TURNS = 60, // A turn is a step of the job.
     ENTRIES = 1200, // Of a rank's log.
     ELEMENTS = 100000,
+    DEATH_US = 30000, // From the begin of a collective to a death that no element triggers.
+    LATE_US = 150000, // Until then survivors have recovered.
     // Frames of a rank over TCP in a barrier of four ranks: two, and two of its agreement.
     MEET_FRAMES = 4,
 };
@@ -53,12 +55,14 @@ struct entry {
 
 // What a rank tells the test, or is told.
 struct log {
-    // The rank kills itself in this operation: in SUM_NOW or COPY when this element arrives, in
-    // MEET before its last frame. All ranks have the result of the barrier then, and one survivor
-    // does not know that.
+    // The rank kills itself in this operation: in SUM_NOW or COPY when this element arrives
+    // (ELEMENTS: after a moment, before any does), in MEET before its last frame. All ranks have
+    // the result of the barrier then, and one survivor does not know that.
     uint32_t dies_by;
     enum operation dies_in;
-    uint64_t late_at; // The rank begins the broadcast of this turn long after the others; 0: none.
+    // The rank begins this operation of this turn long after the others; turn 0: none.
+    uint64_t late_at;
+    enum operation late_in;
     uint32_t count;
     uint32_t changed; // Collectives that ended with LOCKSTEP_E_CHANGED.
     uint32_t renumbered; // Broadcasts that were refused because ranks have other numbers.
@@ -125,9 +129,11 @@ static void *die_by_element(void *argument)
 {
     const struct trainer *trainer = argument;
     const uint32_t element = trainer->log->dies_by;
-    const volatile float *sum = &trainer->data[0][element];
+    const volatile float *sum = &trainer->data[0][element % ELEMENTS];
     const float own = job_gradient(trainer->rank, trainer->job->told->dies_at, element);
-    while (*sum == own)
+    if (element == ELEMENTS)
+        pause_us(DEATH_US);
+    while (element < ELEMENTS && *sum == own)
         continue;
     kill(getpid(), SIGKILL);
     return NULL;
@@ -145,6 +151,8 @@ static void before_send(int fd)
 
 static void arm(struct trainer *trainer, uint32_t turn, enum operation operation)
 {
+    if (trainer->log->late_at == turn && trainer->log->late_in == operation)
+        pause_us(LATE_US);
     if (trainer->job->told->dies_at != turn || trainer->log->dies_in != operation)
         return;
     if (operation == MEET)
@@ -203,8 +211,6 @@ static void copy(struct trainer *trainer, uint32_t turn, uint32_t count)
         const uint32_t root = turn % 2 == 0 ? 0 : trainer->world_size - 1;
         fill(trainer, trainer->data[0], turn, count);
         arm(trainer, turn, COPY);
-        if (trainer->log->late_at == turn)
-            pause_us(100000);
         status = lockstep_broadcast(trainer->session, "copy", trainer->data[0], count,
                                     LOCKSTEP_FLOAT32, root, LOCKSTEP_WAIT_FOREVER);
         if (status == LOCKSTEP_E_CHANGED &&
@@ -304,9 +310,14 @@ static void prepare(const struct job *job, uint32_t round)
     job_dies_at(first, 5);
     log->dies_by = (uint32_t)job_random(ELEMENTS);
     log->dies_in = round % 3 == 2 ? MEET : round % 2 == 0 ? COPY : SUM_NOW;
-    // This rank begins when the broadcast has failed on the others.
+    // This rank begins when the collective has failed on the others.
+    const bool late = round % 4 < 2 && log->dies_in != MEET;
+    if (late && log->dies_in == SUM_NOW)
+        log->dies_by = ELEMENTS;
+    const enum operation late_in = log->dies_in;
     log = job_own(RANKS - 2);
-    log->late_at = round % 4 == 0 ? 5 : 0;
+    log->late_at = late ? 5 : 0;
+    log->late_in = late_in;
 }
 
 static bool same(const struct entry *a, const struct entry *b)
