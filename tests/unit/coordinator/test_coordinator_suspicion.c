@@ -199,7 +199,7 @@ static void test_of_a_cut_pair_one_goes(void **state)
 static void test_the_word_of_a_removed_rank_does_not_count(void **state)
 {
     struct story *story = *state;
-    story_run_on(story, 3);
+    story_run_on(story, 5);
     silent(story, 1, 1);
     story_expect_piece(story, "3 < prepare ballot 2, suspects 2");
     story_cut(story, 3);
