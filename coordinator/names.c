@@ -80,18 +80,25 @@ void names_step(struct text *sentence, uint64_t step)
         text_append(sentence, " in step %" PRIu64, step);
 }
 
+const struct worker *names_witness(struct coordinator *core, const struct worker *reporter,
+                                   const struct up_lost *lost)
+{
+    const struct job *job = core_job_of(core, reporter);
+    return lost->told && lost->witness < job->count ? job_worker(core, job, lost->witness)
+                                                    : reporter;
+}
+
 void names_loss(struct coordinator *core, struct text *sentence, const struct worker *reporter,
                 const struct up_lost *lost)
 {
     char clean[LOCKSTEP_TEXT_BYTES / 4];
-    const struct job *job = core_job_of(core, reporter);
-    const bool told = lost->told && lost->witness < job->count;
-    sentence_clean(clean, sizeof(clean), lost->text, sizeof(lost->text));
-    core_rank_name(sentence, told ? job_worker(core, job, lost->witness) : reporter);
+    const struct worker *witness = names_witness(core, reporter, lost);
+    sentence_clean_lines(clean, sizeof(clean), lost->text, sizeof(lost->text));
+    core_rank_name(sentence, witness);
     text_append(sentence, " saw \"%s\"", clean);
-    if (told)
-        text_append(sentence, ", as rank %" PRIu32 " heard", reporter->rank);
     names_step(sentence, lost->step);
+    if (witness != reporter)
+        text_append(sentence, ", as rank %" PRIu32 " heard", reporter->rank);
 }
 
 const char *core_dtype_name(enum dtype dtype)

@@ -33,9 +33,12 @@ void names_link(struct text *sentence, const struct worker *a, const struct work
 // Adds " in step 12", or nothing for step 0: there is none yet.
 void names_step(struct text *sentence, uint64_t step);
 
-// Adds what was seen of a lost rank, by the reporter or by the rank that told it: "rank 2 (host b)
-// saw "connection reset" in step 12" or "rank 2 (host b) saw "connection reset", as rank 0 heard in
-// step 12".
+// Returns the worker that has seen the loss: the reporter, or the rank that told it.
+const struct worker *names_witness(struct coordinator *core, const struct worker *reporter,
+                                   const struct up_lost *lost);
+
+// Adds what the witness saw of a lost rank: "rank 2 (host b) saw "connection reset" in step 12" or
+// "rank 2 (host b) saw "connection reset" in step 12, as rank 0 heard".
 void names_loss(struct coordinator *core, struct text *sentence, const struct worker *reporter,
                 const struct up_lost *lost);
 

@@ -42,7 +42,7 @@ bool suspicion_awaits(struct coordinator *core, const struct worker *accuser, st
         return true;
     accused->by = accuser->rank;
     accused->step = lost->step;
-    sentence_clean(accused->text, sizeof(accused->text), lost->text, sizeof(lost->text));
+    sentence_clean_lines(accused->text, sizeof(accused->text), lost->text, sizeof(lost->text));
     accused->until_ms = core->now + LOCKSTEP_ACCUSED_MS;
     accused->pause_ms = LOCKSTEP_ACCUSED_PROBE_MS;
     accused->probe_ms = core->now + accused->pause_ms;

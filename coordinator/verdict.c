@@ -536,22 +536,23 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
         verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
         return;
     }
+    const struct worker *witness = names_witness(core, worker, lost);
     // If two ranks do not reach each other, one of them is removed, not both.
-    if (lost->silent && decision_removes(job, worker->rank))
+    if (lost->silent && decision_removes(job, witness->rank))
         return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
         text_init(&sentence, clean, sizeof(clean));
         if (lost->step != 0)
             text_append(&sentence, "in step %" PRIu64 " ", lost->step);
         text_append(&sentence, "nothing that rank %" PRIu32 " sends is acknowledged any more",
-                    worker->rank);
-        verdict_cut(core, job, worker, peer, clean);
+                    witness->rank);
+        verdict_cut(core, job, witness, peer, clean);
         return;
     }
-    const bool mates = strcmp(peer->hello.host_id, worker->hello.host_id) == 0;
+    const bool mates = strcmp(peer->hello.host_id, witness->hello.host_id) == 0;
     peer->dead = peer->dead || lost->proof == PROOF_PROCESS || lost->proof == PROOF_PORT;
     if (!peer->dead && !lost->silent && !lost->impossible &&
-        suspicion_awaits(core, worker, peer, lost))
+        suspicion_awaits(core, witness, peer, lost))
         return;
     text_init(&sentence, cause, sizeof(cause));
     names_loss(core, &sentence, worker, lost);
@@ -582,7 +583,7 @@ void verdict_fail(struct coordinator *core, struct worker *worker, const struct 
         sides_report(core, worker, fail);
         return;
     }
-    sentence_clean(clean, sizeof(clean), fail->text, sizeof(fail->text));
+    sentence_clean_lines(clean, sizeof(clean), fail->text, sizeof(fail->text));
     text_init(&sentence, text, sizeof(text));
     core_rank_name(&sentence, worker);
     text_append(&sentence, ": %s", clean);

@@ -157,6 +157,21 @@ static void test_all_connect_anew(void **state)
     expect_nothing(story);
 }
 
+// Rank 0 has the word of rank 2, whose link has ended. Its own links stand.
+static void test_the_link_of_a_witness_has_ended(void **state)
+{
+    struct up_message message = {
+        .kind = UP_LOST,
+        .u.lost = {
+            .rank = 1, .told = true, .witness = 2, .step = 6, .text = "connection reset by peer"}};
+    struct story *story = *state;
+    story_run_on(story, 3);
+    story_say(story, 1, &message);
+    story_forget(story);
+    story_sleep(story, LOCKSTEP_ACCUSED_MS);
+    story_expect_piece(story, "suspects 0: the link between rank 2 (host h3) and rank 1 (host h2)");
+}
+
 // A new generation does not help: the link is cut, and the accused rank is removed. Making the
 // links takes longer than a rank may be silent. Heartbeats of the generation before show that the
 // rank is alive.
@@ -290,6 +305,7 @@ int main(void)
         TEST(test_the_port_of_one_that_left_is_no_news),
         TEST(test_a_refusal_alone_is_nothing),
         TEST(test_all_connect_anew),
+        TEST(test_the_link_of_a_witness_has_ended),
         TEST(test_a_link_that_does_not_come_back_is_cut),
         TEST(test_of_a_cut_pair_one_goes),
         TEST(test_the_word_of_a_removed_rank_does_not_count),

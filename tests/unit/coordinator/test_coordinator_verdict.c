@@ -69,8 +69,8 @@ static void test_a_loss_that_was_told_names_its_witness(void **state)
     story_run(story, 3);
     story_say(story, 1, &message);
     story_expect_piece(story,
-                       "rank 1 on host h2 was lost: rank 2 (host h3) saw \"connection reset\", "
-                       "as rank 0 heard in step 12; see whether pid 102");
+                       "rank 1 on host h2 was lost: rank 2 (host h3) saw \"connection reset\" "
+                       "in step 12, as rank 0 heard; see whether pid 102");
 }
 
 // A witness that is no rank is not looked up.
