@@ -61,7 +61,7 @@ static bool side_primed(const struct manifest_side *side)
 // Counts a difference. Adds its line to the report if there is room for this line and the last one.
 static void report_line(struct difference *difference, const char *line)
 {
-    const size_t reserve = 2 * LOCKSTEP_MARK_BYTES;
+    const size_t reserve = 3 * LOCKSTEP_MARK_BYTES;
     const size_t room = difference->report.capacity - difference->report.size;
     difference->found++;
     if (difference->shown == CORE_REPORT_LINES || strlen(line) + reserve > room)

@@ -154,7 +154,7 @@ static void kin_dismiss(struct coordinator *core, struct job *job, const struct 
 
 static void kin_seat_unseen(struct coordinator *core, struct worker *worker)
 {
-    worker->back.away_ms = core->now;
+    worker->back.away_ms = worker->heard_ms = core->now;
     worker->back.unseen = true;
     worker->hello.on_failure = FAILURE_CONTINUE;
     sentence_clean(worker->hello.host, sizeof(worker->hello.host), "unknown", sizeof("unknown"));

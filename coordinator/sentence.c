@@ -42,7 +42,7 @@ static const char *clean_break(const char *to, size_t used)
 static size_t clean_cut(const char *to, size_t used, char next)
 {
     size_t words = used;
-    if (used < CLEAN_LONG_BYTES || next == ' ')
+    if (used < CLEAN_LONG_BYTES || next == ' ' || next == '\n')
         return used;
     while (words > used - CLEAN_WORD_BYTES && to[words - 1] != ' ')
         words--;
