@@ -52,8 +52,8 @@ class Session(Collectives):
 
     Options are the fields of struct lockstep_config, and environment variables override them
     (docs/environment.md). log: the logger that gets the library's lines; None is
-    logging.getLogger("lockstep"), False is silence, unless LOCKSTEP_LOG is set. As a context manager the session is closed at
-    the end, and an exception inside aborts it first.
+    logging.getLogger("lockstep"), False is silence, unless LOCKSTEP_LOG is set. As a context
+    manager the session is closed at the end, and an exception inside aborts it first.
 
     One thread makes the calls of a session, except where the documentation says otherwise.
     """
@@ -238,8 +238,8 @@ class Session(Collectives):
 
     def close(self, *, at_exit: bool = False) -> None:
         """Leaves the job in good order. Sends what other ranks still need as long as they take
-        bytes of it, and waits three seconds more at most (lockstep_close). A session that is closed
-        already stays closed. In a forked child nothing happens. Memory of the library that arrays
+        bytes of it, and waits a few seconds more (lockstep_close). On a GPU it first waits for the
+        results of the last step. A session that is closed already stays closed. In a forked child nothing happens. Memory of the library that arrays
         use becomes memory of this process alone, unless at_exit: then nothing may use it."""
         if not self.handle:
             return
@@ -292,7 +292,8 @@ class Session(Collectives):
         A wait that takes longer than one slice goes on, on a thread of its own and without a
         timeout, because the library finds ranks that wait for each other only among waits without
         one. An exception of a signal handler leaves it there. owner._pending is the place where
-        the next call for the same thing finds it. here: all slices are on this thread.
+        the next call for the same thing finds it. here: it goes on on this thread, and handlers of
+        signals run when it has ended.
         """
         self._settle()
         timeout = seconds_of(timeout)
@@ -308,7 +309,7 @@ class Session(Collectives):
                     return check(status)
                 if deadline is None:
                     if here:
-                        continue
+                        return check(ask(_WAIT_FOREVER))
                     break
                 if time.monotonic() >= deadline:
                     raise error_of(status, error_text())
