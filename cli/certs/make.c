@@ -114,11 +114,13 @@ static int write_file(const struct failure *failure, const struct file *file)
         return fail(failure, "cannot make %s: %s", file->path, strerror(errno));
     errno = ENOSPC; // The reason if the system writes a part only, which sets no errno.
     const bool whole = write(fd, bytes, (size_t)size) == size && fsync(fd) == 0;
-    const int saved = errno;
-    if (close(fd) == 0 && whole)
+    int error = whole ? 0 : errno;
+    if (close(fd) != 0 && whole)
+        error = errno;
+    if (error == 0)
         return 0;
     unlink(file->path);
-    return fail(failure, "cannot write %s: %s", file->path, strerror(saved));
+    return fail(failure, "cannot write %s: %s", file->path, strerror(error));
 }
 
 static int write_files(const struct failure *failure, const char *directory,

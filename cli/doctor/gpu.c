@@ -140,8 +140,8 @@ static void find_nccl(struct doctor_report *report, const struct lockstep_device
     if (nccl_setting("NCCL_COMM_BLOCKING", blocking, sizeof(blocking)) &&
         strtol(blocking, NULL, 0) > 0) {
         doctor_judge(finding, bad,
-                     "NCCL_COMM_BLOCKING is set: unset it, workers with GPUs refuse it, because "
-                     "they would wait for lost ones for ever");
+                     "NCCL_COMM_BLOCKING is set: unset it, because ranks with GPUs would wait for "
+                     "lost ones for ever");
         return;
     }
     if (version == 0) {

@@ -182,8 +182,10 @@ static void server_stop(void *context)
         return;
     server->stopping = true;
     rpc_sockets_keep_files(false);
-    if (rpc_server_is_unix(server) && !server->listener && server->reopen_ms > 0)
-        unlink(server->config.host + strlen(UNIX_PREFIX)); // The file of a listener that went deaf.
+    // The file of a listener that went deaf, unless another coordinator listens there.
+    if (rpc_server_is_unix(server) && !server->listener && server->reopen_ms > 0 &&
+        path_error(server->config.host, false) == 0)
+        unlink(server->config.host + strlen(UNIX_PREFIX));
     server->listener = NULL;
     server->counts.listening = false;
     list_for_each (node, &server->calls) {
