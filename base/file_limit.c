@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <time.h>
 
+#define FILL_TRIES 10 // A stop of the process interrupts, too, and cannot be blocked.
+
 static bool file_limit_pending(void)
 {
     sigset_t pending;
@@ -49,7 +51,9 @@ int file_limit_fill(int fd, uint64_t bytes)
     sigset_t set;
     sigfillset(&set);
     file_limit_block(&limit, &set);
-    const int error = posix_fallocate(fd, 0, (off_t)bytes);
+    int error = EINTR;
+    for (int tries = 0; tries < FILL_TRIES && error == EINTR; tries++)
+        error = posix_fallocate(fd, 0, (off_t)bytes);
     file_limit_end(&limit);
     errno = error;
     return error == 0 ? 0 : -1;

@@ -135,7 +135,8 @@ $(BUILD)/obj/server/http/page.o: $(wildcard server/page/*)
 
 # Sanitizer builds share the release build's, because nvcc takes long. Code that rounds is not to be
 # contracted, flushed or approximated (docs/numbers.md). Not compressed: older drivers cannot read
-# all that newer ones can. Registers that do not suffice would cost bandwidth. Without nvcc both files are empty.
+# all that newer ones can. Registers that do not suffice would cost bandwidth. Without nvcc both files
+# are empty.
 KERNELS ?= $(BUILD)/kernels
 FATBIN := $(KERNELS)/device_kernels.fatbin
 KERNELS_CU := $(wildcard worker/device/kernels.cu)

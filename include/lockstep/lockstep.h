@@ -251,7 +251,7 @@ struct lockstep_config {
     size_t bucket_bytes;
     size_t bucket_last_bytes; /* Approximate size of the last bucket. 0: 1 MiB. */
     /* Receives the lines of the log. NULL: LOCKSTEP_LOG=warn in the environment (or error, info,
-     * debug) writes them to standard error, each with the rank that it is from. Without
+     * debug) writes them to standard error, with the rank once that is known. Without
      * LOCKSTEP_LOG they go nowhere. Then the library is silent, except for one line on standard
      * error when lockstep_open has not reached the coordinator after a second. LOCKSTEP_LOG=error
      * leaves that out. */
@@ -368,13 +368,16 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
  * collective has ended well after that failure. The function waits one second at most for a
  * coordinator that is silent, which takes the goodbye when it goes on. With config.on_failure
  * continue it waits for a coordinator that is away, for five seconds at most.
- * Blocks: as long as other ranks take what this one has sent, and at most three seconds more, or
- * seven; longer only if a round trip takes more than half a second. Threads: the trainer's, while
- * no other call runs.
- * Returns: OK, also for a failed session, and the handle is foreign from then on; E_INVALID while
- * another thread waits inside a function of the session, and the session stays as it was.
+ *
  * On a rank with a device the function first waits for the results of a step that a stream has
- * ended, without limit: until they are in memory, a rank is lost, or the device has failed. */
+ * ended, without limit: until they are in memory, a rank is lost, the device has failed, or another
+ * rank left more than a second ago. If they are not in memory then, gradients are undefined, and
+ * the log warns (step_dropped): synchronize the stream before the close to be sure.
+ * Blocks: for a device as said; as long as other ranks take what this one has sent, and at most
+ * three seconds more, or seven; longer only if a round trip takes more than half a second. Threads:
+ * the trainer's, while no other call runs.
+ * Returns: OK, also for a failed session, and the handle is foreign from then on; E_INVALID while
+ * another thread waits inside a function of the session, and the session stays as it was. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
 
 /* Gives up at once. Every call that waits in another thread returns E_CLOSED, and so does every

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -168,6 +169,7 @@ static void nothing_is_printed(const struct setting *setting)
     FILE *file = tmpfile();
     const int kept[] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     assert_non_null(file);
+    unsetenv("LOCKSTEP_LOG");
     fflush(stdout);
     dup2(fileno(file), STDOUT_FILENO);
     dup2(fileno(file), STDERR_FILENO);

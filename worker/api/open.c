@@ -575,8 +575,10 @@ int lockstep_close(lockstep_session *session)
     handle_remove(session);
     // No progress_leave follows: the memory of the visit is freed with the session.
     (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
-    // The trainer's stream counts on the results. A lost rank or a failed device ends the wait.
-    (void)step_device_land(session, COND_NO_DEADLINE);
+    // The trainer's stream counts on the results. A rank that is gone or a failed device ends the
+    // wait.
+    if (step_device_land(session, COND_NO_DEADLINE) < 0)
+        log_event(&session->log, LOG_LEVEL_WARN, "step_dropped", "text=%s", lockstep_error_text());
     if (!session->config.solo)
         open_shut(session, true);
     trace_close(&session->trace, session->gate.failure != 0);

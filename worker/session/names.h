@@ -25,7 +25,7 @@ struct name_use {
 #define SESSION_NAME_PLACES (SESSION_MAX_NAMES + 256)
 
 // Groups of different names and ranks that one session makes, one after the other. A program that
-// makes one in every step reaches it after days. The table has 64 MiB then.
+// makes one in every step reaches it after hours. The table has 64 MiB then.
 #define SESSION_MAX_MADE (1 << 20)
 
 // True if the name is one of the library's.
