@@ -365,17 +365,19 @@ PER_THREAD = """
 import threading
 from unittest import mock
 from lockstep import _library
+from lockstep.session import SLICE_MS, _WAIT_FOREVER
 session = lockstep.Session()
 session.start()
 calls, real = [], _library.lib.lockstep_step_wait
 def wait(handle, stream, ms):
-    calls.append((threading.get_ident(), stream))
-    return _library.TIMEOUT if len(calls) < 4 else real(handle, None, ms)
+    calls.append((threading.get_ident(), stream, ms))
+    return _library.TIMEOUT if len(calls) < 2 else real(handle, None, ms)
 step = session.step()
 with mock.patch.object(_library.lib, "lockstep_step_wait", wait):
     step.end(stream=2)
 session.close()
-assert calls == [(threading.get_ident(), 2)] * 4, calls
+here = threading.get_ident()
+assert calls == [(here, 2, SLICE_MS), (here, 2, _WAIT_FOREVER)], calls
 """
 
 
