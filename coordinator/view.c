@@ -152,7 +152,7 @@ static enum stall_kind view_kind(const struct coordinator *coordinator, const st
 {
     if (worker->lost)
         return STALL_LOST;
-    if (worker->back.unseen) // It has never beaten here.
+    if (worker->back.unseen) // It has sent this coordinator no heartbeat.
         return STALL_NONE;
     if (beat_stopped(coordinator, worker, now_ms))
         return STALL_STOPPED;

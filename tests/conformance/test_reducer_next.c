@@ -343,7 +343,7 @@ struct taker {
     uint32_t timeout_ms;
     uint32_t buckets[TAKEN_MAX]; // [count], taken by this thread.
     uint32_t count;
-    int status; // What the last call returned, which gave no bucket.
+    int status; // Result of the last call, which gave no bucket.
     char text[512];
 };
 

@@ -82,10 +82,10 @@ enum cuda_flags {
     CUDA_WAIT_VALUE_EQUAL = 1,
 };
 
-// What a thread may do while a stream is being captured into a graph.
+// The calls that a thread may make while a stream is being captured into a graph.
 enum cuda_capture_mode {
-    CUDA_CAPTURE_GLOBAL = 0, // Nothing unsafe; that includes queries of events.
-    CUDA_CAPTURE_RELAXED = 2, // Everything that does not touch the capture itself.
+    CUDA_CAPTURE_GLOBAL = 0, // No unsafe ones; a query of an event is unsafe.
+    CUDA_CAPTURE_RELAXED = 2, // All that do not touch the capture itself.
 };
 
 // Stream handles that exist in every context.

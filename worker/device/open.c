@@ -121,7 +121,8 @@ static void device_find_nccl(struct device_facts *facts)
 {
     const char *blocking = getenv("NCCL_COMM_BLOCKING");
     int version = 0;
-    if (blocking && strtol(blocking, NULL, 0) > 0) { // It takes precedence over the configuration.
+    // NCCL prefers the variable to a communicator's configuration.
+    if (blocking && strtol(blocking, NULL, 0) > 0) {
         text_copy(
             facts->nccl_missing, sizeof(facts->nccl_missing),
             "NCCL_COMM_BLOCKING is set, and a rank would wait for lost ones for ever: unset it");

@@ -310,7 +310,7 @@ static bool transport_part(struct peer_link *peer)
     return stream->readable && stream_discard(stream) == STREAM_ENDED;
 }
 
-// What the links of a rank that leaves still hold.
+// What is left to send on the links of a rank that leaves.
 struct remains {
     bool open; // True if a peer has not closed its direction.
     uint64_t unsent; // Bytes that the peers have not taken.

@@ -128,7 +128,7 @@ bool direct_say(struct flows *flows, const struct flow *flow, struct peer_link *
     return true;
 }
 
-// What one frame carries.
+// The contents of one frame.
 struct direct_cargo {
     enum direct_part part;
     uint32_t piece;

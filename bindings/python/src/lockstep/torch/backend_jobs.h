@@ -555,7 +555,7 @@ void engine::stop()
         std::vector<c10::intrusive_ptr<at::ivalue::Future>> left;
         {
             std::lock_guard<std::mutex> guard(one->mutex);
-            if (one->done) // It ended meanwhile.
+            if (one->done) // The job ended meanwhile.
                 continue;
             if (!one->error)
                 one->error = std::make_exception_ptr(failure(
