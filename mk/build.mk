@@ -34,7 +34,8 @@ endif
 
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
     -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(WERROR),-Werror)
-INCLUDES := -Iinclude -I. -I$(BUILD)/gen
+# Debian 12 has the headers of nanopb in /usr/include, and Ubuntu 24.04 in a folder of their own.
+INCLUDES := -Iinclude -I. -I$(BUILD)/gen $(addprefix -isystem ,$(wildcard /usr/include/nanopb))
 OPTIMIZE ?= -O2
 # A sanitizer is about the same lines at any level, and higher ones take long to compile.
 OPTIMIZE_KERNELS ?= $(if $(SAN),$(OPTIMIZE),-O3)
