@@ -106,6 +106,8 @@ static inline bool daemon_read(struct daemon *daemon, uint64_t deadline_ms)
     struct pollfd ready = {daemon->errors, POLLIN, 0};
     if (poll(&ready, 1, wait_ms) <= 0)
         return false;
+    if (daemon->size >= sizeof(daemon->output) - 1)
+        return false;
     ssize_t got = read(daemon->errors, daemon->output + daemon->size,
                        sizeof(daemon->output) - 1 - daemon->size);
     if (got <= 0)
