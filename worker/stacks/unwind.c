@@ -8,10 +8,12 @@
 // believed
 //
 // - if the instruction before the return address calls the beginning of this function, directly or
-//   through a pointer that can be read (a PLT): then the return address is proven;
+//   through a pointer that can be read (a PLT), or calls a function that jumps there: then the
+//   return address is proven;
 // - else, if the instruction is any call, and the next step also leads to an address after a call:
 //   the first such address is taken as a guess. That happens for functions that are called through
-//   a pointer, or that were reached by a jump from another function.
+//   a pointer. It is no guess if the thread begins in that caller. A call that is known to be of
+//   another function is the last choice: that one may jump here by way of a third one.
 //
 // A proven address is preferred to a guess that is nearer, because the memory of a frame may hold
 // old return addresses.
@@ -31,10 +33,12 @@
 // Most bytes from the beginning of a function without information to its system call.
 #define UNWIND_LEAF_BYTES 256
 #define UNWIND_WORDS 512 // Words of the stack in one read.
+#define UNWIND_JUMP_BYTES 1024 // How far a function is searched for a jump to another one.
 
 enum proof {
     PROOF_NONE, // The address is no return address.
-    PROOF_CALL, // The instruction before the address is a call.
+    PROOF_OTHER, // The instruction before the address calls another function.
+    PROOF_CALL, // The instruction before the address is a call, and it is not known of what.
     PROOF_CALLEE, // The instruction before the address calls this function.
 };
 
@@ -92,13 +96,34 @@ static bool indirect_call(const uint8_t before[8])
     return false;
 }
 
+// True if the function that begins here ends with a jump to [callee, last]: jmp or a conditional
+// jump, with a displacement. Compilers make one of a last call.
+static bool jumps_to(const struct unwind *walk, uintptr_t begin, uintptr_t callee, uintptr_t last)
+{
+    uint8_t code[UNWIND_JUMP_BYTES];
+    struct cfi_function function;
+    if (!cfi_find(begin, true, walk->resident, &function) || function.begin != begin)
+        return false;
+    const size_t size = function.end - begin < sizeof(code) ? function.end - begin : sizeof(code);
+    if (!peek_code(walk, begin, code, size))
+        return false;
+    for (size_t i = 1; i + sizeof(int32_t) <= size; i++) {
+        const bool jump = code[i - 1] == 0xe9;
+        const bool conditional = i >= 2 && code[i - 2] == 0x0f && code[i - 1] >> 4 == 8;
+        const uintptr_t to =
+            begin + i + sizeof(int32_t) + (uintptr_t)(intptr_t)displacement(code + i);
+        if ((jump || conditional) && to >= callee && to <= last)
+            return true;
+    }
+    return false;
+}
+
 // Finds out whether an address is a return address, and of a call of the function that begins in
 // [callee, last].
 static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintptr_t callee,
                              uintptr_t last)
 {
     uint8_t before[8];
-    uintptr_t target = 0;
     if (!peek_code(walk, address - sizeof(before), before, sizeof(before)))
         return PROOF_NONE;
     const bool direct = before[3] == 0xe8; // call displacement
@@ -106,13 +131,14 @@ static enum proof call_proof(const struct unwind *walk, uintptr_t address, uintp
     if (!direct && !pointer)
         return indirect_call(before) ? PROOF_CALL : PROOF_NONE;
     const uintptr_t to = address + (uintptr_t)(intptr_t)displacement(before + 4);
-    if (direct && to >= callee && to <= last)
-        return PROOF_CALLEE;
-    if (direct)
-        target = linkage_target(walk, to);
-    else if (!peek_code(walk, to, &target, sizeof(target)))
+    uintptr_t target = to;
+    if (pointer && !peek_code(walk, to, &target, sizeof(target)))
         return PROOF_NONE;
-    return target >= callee && target <= last ? PROOF_CALLEE : PROOF_CALL;
+    const uintptr_t linked = direct ? linkage_target(walk, to) : 0;
+    if (linked != 0)
+        target = linked;
+    const bool calls = target >= callee && target <= last;
+    return calls || jumps_to(walk, target, callee, last) ? PROOF_CALLEE : PROOF_OTHER;
 }
 
 #else
@@ -185,16 +211,20 @@ static enum proof walk_try(const struct unwind *walk, uint32_t number, uintptr_t
     return call_proof(walk, caller->code, walk->function.begin, walk->function.begin);
 }
 
-// True if a caller whose only proof is a call instruction has another such caller.
-static bool walk_goes_on(const struct unwind *walk, const struct cfi_registers *caller)
+// True if a caller whose only proof is a call instruction has another such caller, or is where the
+// thread begins (*begins).
+static bool walk_goes_on(const struct unwind *walk, const struct cfi_registers *caller,
+                         bool *begins)
 {
     struct unwind next = {.resident = walk->resident, .registers = *caller};
     struct cfi_registers further;
     uint32_t missing;
+    *begins = false;
     if (!cfi_find(caller->code, caller->exact, walk->resident, &next.function))
         return false;
     switch (cfi_caller(&next.function, caller, &further, &missing)) {
     case CFI_OUTERMOST:
+        *begins = true;
         return true;
     case CFI_CALLER:
         return walk_outward(&next, &further) && call_proof(walk, further.code, next.function.begin,
@@ -215,7 +245,8 @@ static bool walk_search(const struct unwind *walk, uint32_t number, struct cfi_r
     const uintptr_t first = (stack + UNWIND_ALIGN - 1) / UNWIND_ALIGN * UNWIND_ALIGN;
     struct words words = {.at = 0};
     struct cfi_registers found;
-    bool any = false;
+    enum proof best = PROOF_NONE;
+    bool begins = false;
     if (number != CFI_FRAME || walk->function.signal)
         return false;
     for (uintptr_t at = first; at - first < UNWIND_SEARCH_BYTES; at += UNWIND_ALIGN) {
@@ -225,18 +256,15 @@ static bool walk_search(const struct unwind *walk, uint32_t number, struct cfi_r
         if (!hope)
             continue;
         const enum proof proof = walk_try(walk, number, at, &found);
-        if (proof == PROOF_CALLEE) {
-            *caller = found;
-            *guessed = false;
+        if (proof <= best || (proof != PROOF_CALLEE && !walk_goes_on(walk, &found, &begins)))
+            continue;
+        *caller = found;
+        *guessed = proof != PROOF_CALLEE && (best != PROOF_NONE || !begins);
+        if (!*guessed)
             return true;
-        }
-        if (proof == PROOF_CALL && !any && walk_goes_on(walk, &found)) {
-            *caller = found;
-            any = true;
-        }
+        best = proof;
     }
-    *guessed = true;
-    return any;
+    return best != PROOF_NONE;
 }
 
 // ---- Walk --------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ void must(bool holds)
 SEEN void stuck_in_read(struct stuck *stuck)
 {
     char byte;
-    stuck->result = (int)read(stuck->pipe[0], &byte, 1);
+    stuck->result = (int)syscall(SYS_read, stuck->pipe[0], &byte, 1);
     STAY();
 }
 

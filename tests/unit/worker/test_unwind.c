@@ -156,6 +156,32 @@ static void sleeps_now(struct stuck *stuck, struct stack_thread *thread,
 
 #if defined(__x86_64__)
 
+// Needs a frame pointer, and is reached by a jump only.
+void frame_after_a_jump(struct stuck *stuck);
+SEEN void frame_after_a_jump(struct stuck *stuck)
+{
+    char *bytes = alloca(some * 2);
+    memset(bytes, 1, some * 2);
+    stuck_in_read(stuck);
+    stuck->result += bytes[some - 1] - 1;
+    STAY();
+}
+
+// As compilers make of a function whose last call is the one.
+void jumps(struct stuck *stuck);
+__asm__(".type jumps, @function\n"
+        "jumps:\n"
+        ".cfi_startproc\n"
+        "    jmp frame_after_a_jump\n"
+        ".cfi_endproc\n"
+        ".size jumps, . - jumps\n");
+
+SEEN static void caller_of_one_that_jumps(struct stuck *stuck)
+{
+    jumps(stuck);
+    STAY();
+}
+
 static void expect_as_by_signal(void (*how)(struct stuck *stuck), bool sure)
 {
     static struct stuck stuck;
@@ -193,6 +219,7 @@ static void test_proven_by_the_call(void **state)
     (void)state;
     expect_as_by_signal(two_frames_of_variable_size, true);
     expect_as_by_signal(after_a_deep_call, true);
+    expect_as_by_signal(caller_of_one_that_jumps, true);
     expect_as_by_signal(frame_in_a_handler, true);
 }
 
