@@ -103,6 +103,8 @@ enum stage {
 struct comeback {
     uint64_t away_ms; // When the stream ended; 0: it has not, or the worker is no member.
     uint64_t probe_ms; // When its data port is probed again; valid while away.
+    uint64_t came_ms; // When it has come back; 0: never.
+    uint64_t refused_ms; // When its data port was found closed; 0: it was not.
     bool unseen; // True if the member has not said hello to this coordinator yet.
     bool reached; // True if a probe has reached its data port: only then a refusal proves anything.
     bool starts; // True if an UP_START follows that this coordinator may have already.

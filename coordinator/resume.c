@@ -9,6 +9,12 @@
 // refusal counts only if a probe has reached that port before, because a firewall may refuse, too.
 // While a member is away its port is probed again and again.
 //
+// The port of a member that has closed its session refuses, too, and this coordinator may not have
+// heard the goodbye: after 30 seconds of silence the member's stream has ended. Other members have
+// heard it, and tell it (absence_tell_goodbyes in worker/engine). So a refusal counts only when
+// each of them is here and has had time for that, or when another member has lost a link to this
+// one without a goodbye.
+//
 // A member comes back with a hello that says `resumes`. To a coordinator that knows its generation
 // it proves itself by its uuid and rank, and gets again what it may have missed: the verdict, if
 // the generation has ended; DOWN_VERIFIED; what it lacks of a learning step.
@@ -17,7 +23,9 @@
 // members say: the first one that comes back brings the generation and the size of the world. The
 // members that have not come back are *unseen*. Meanwhile members train, heartbeats count, and a
 // learning step waits for all members as it always does. Generation numbers, plan numbers and
-// rounds go on. The job keeps the incarnation of the coordinator that formed its generation.
+// rounds go on. The job keeps the incarnation of the coordinator that formed its generation. An
+// unseen member has left if another one tells its goodbye, or if all others have left and it has
+// not come for LOCKSTEP_BALLOT_AWAY_MS.
 //
 // A living generation is worth more than workers that gather under its name: these are sent away
 // and come again. A new world may take the name of a job of which no member is connected for
@@ -72,6 +80,7 @@ static void resume_seek_proof(struct coordinator *core, struct job *job, struct 
     core_disconnect(core, worker);
     worker->asked.id = 0;
     worker->back.away_ms = core->now;
+    worker->back.refused_ms = 0;
     worker->back.probe_ms = core->now + LOCKSTEP_PROBE_SOON_MS;
     if (worker->back.probe_ms < job->resuming.due_ms)
         job->resuming.due_ms = worker->back.probe_ms;
@@ -109,6 +118,30 @@ static struct worker *resume_probed_worker(struct coordinator *core, coordinator
     return worker;
 }
 
+// True if this member may know a goodbye that was said before `since_ms`, and has not told it yet.
+static bool resume_may_tell(const struct worker *worker, uint64_t since_ms)
+{
+    if (worker->left || worker->dead || worker->back.refused_ms != 0)
+        return false;
+    const uint64_t from_ms = worker->back.came_ms > since_ms ? worker->back.came_ms : since_ms;
+    return !worker->connected || worker->heard_ms < from_ms + 2 * LOCKSTEP_GOODBYE_MS;
+}
+
+// True if the closed port of the member is a proof of its death. A ballot goes on without it in any
+// case.
+static bool resume_is_gone(struct coordinator *core, const struct job *job,
+                           const struct worker *worker)
+{
+    const uint64_t since_ms = worker->back.refused_ms;
+    if (worker->accused.until_ms != 0 || ballot_runs(job) ||
+        core->now >= since_ms + LOCKSTEP_BALLOT_AWAY_MS)
+        return true;
+    for (uint32_t rank = 0; rank < job->count; rank++)
+        if (resume_may_tell(job_worker(core, job, rank), since_ms))
+            return false;
+    return true;
+}
+
 void resume_probed(struct coordinator *core, const struct coordinator_event *event)
 {
     struct worker *worker = resume_probed_worker(core, event->peer);
@@ -116,10 +149,15 @@ void resume_probed(struct coordinator *core, const struct coordinator_event *eve
         return;
     worker->back.reached = worker->back.reached || event->reached;
     const bool awaited = worker->back.away_ms != 0 || worker->accused.until_ms != 0;
-    if (!awaited || !event->refused || !worker->back.reached ||
-        !job_running(core_job_of(core, worker)))
+    struct job *job = core_job_of(core, worker);
+    if (!awaited || !event->refused || !worker->back.reached || !job_running(job))
         return;
-    verdict_gone(core, worker);
+    if (worker->back.refused_ms == 0)
+        worker->back.refused_ms = core->now;
+    if (resume_is_gone(core, job, worker))
+        verdict_gone(core, worker);
+    else if (core->now + LOCKSTEP_PROBE_SOON_MS < job->resuming.due_ms)
+        job->resuming.due_ms = core->now + LOCKSTEP_PROBE_SOON_MS;
 }
 
 // True if a ballot has waited for the member long enough. A coordinator of which the members can go
@@ -145,12 +183,47 @@ static void resume_stopped(const struct coordinator *core, const struct job *job
     back->away_ms += late_ms;
     if (back->away_ms > core->now)
         back->away_ms = core->now;
+    if (back->refused_ms != 0)
+        back->refused_ms =
+            back->refused_ms + late_ms < core->now ? back->refused_ms + late_ms : core->now;
+}
+
+// Looks at a member that is away. Returns when that is due again.
+static uint64_t resume_look(struct coordinator *core, struct worker *worker)
+{
+    struct comeback *back = &worker->back;
+    if (back->unseen) {
+        back->probe_ms = core->now + LOCKSTEP_PROBE_MS; // Its address is not known.
+    } else if (core->now >= back->probe_ms) {
+        back->probe_ms = core->now + LOCKSTEP_PROBE_MS;
+        resume_ask_port(core, worker);
+    }
+    const uint64_t soon_ms = core->now + LOCKSTEP_PROBE_SOON_MS;
+    return back->refused_ms != 0 && !worker->dead && soon_ms < back->probe_ms ? soon_ms
+                                                                              : back->probe_ms;
+}
+
+// The members that have come to this coordinator have left since, and the others do not come: they
+// have left, too, without a coordinator.
+static void resume_desert(struct coordinator *core, struct job *job)
+{
+    if (job->left == 0 || job->left + job->resuming.unseen < job->count ||
+        !resume_deserted(core, job))
+        return;
+    for (uint32_t rank = 0; rank < job->count && job_running(job); rank++) {
+        struct worker *worker = job_worker(core, job, rank);
+        if (!worker->back.unseen)
+            continue;
+        worker->goodbye = GOODBYE_LEFT;
+        verdict_parted(core, worker);
+    }
 }
 
 void resume_tick(struct coordinator *core, struct job *job)
 {
     uint64_t next = UINT64_MAX;
     struct worker *missed = NULL;
+    struct worker *gone = NULL;
     if (!job_running(job) || core->now < job->resuming.due_ms)
         return;
     const uint64_t late_ms = core->now - job->resuming.due_ms;
@@ -159,16 +232,13 @@ void resume_tick(struct coordinator *core, struct job *job)
         if (worker->back.away_ms == 0)
             continue;
         resume_stopped(core, job, worker, late_ms);
-        if (worker->back.unseen) {
-            worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS; // Its address is not known.
-        } else if (core->now >= worker->back.probe_ms) {
-            worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
-            resume_ask_port(core, worker);
-        }
-        if (resume_misses(core, job, worker))
+        const uint64_t due_ms = resume_look(core, worker);
+        if (worker->back.refused_ms != 0 && !worker->dead && resume_is_gone(core, job, worker))
+            gone = worker;
+        else if (resume_misses(core, job, worker))
             missed = worker;
-        if (worker->back.probe_ms < next)
-            next = worker->back.probe_ms;
+        if (due_ms < next)
+            next = due_ms;
     }
     if (next != UINT64_MAX) { // A member is away.
         const uint64_t scatter_ms = scatter_tick(core, job);
@@ -176,8 +246,12 @@ void resume_tick(struct coordinator *core, struct job *job)
             next = scatter_ms;
     }
     job->resuming.due_ms = next;
-    if (missed)
+    if (gone)
+        verdict_gone(core, gone);
+    else if (missed)
         verdict_missed(core, missed);
+    else
+        resume_desert(core, job);
 }
 
 bool resume_deserted(const struct coordinator *core, const struct job *job)
@@ -227,6 +301,29 @@ static const char *resume_fault(const struct worker *worker, const struct up_hel
 
 // ---- Coming back --------------------------------------------------------------------------------
 
+// A member is unseen no more.
+static void resume_seen(struct coordinator *core, struct job *job)
+{
+    if (--job->resuming.unseen > 0)
+        return;
+    roster_restored(core, job);
+    journal_log(core, job, "job_resumed",
+                "all %" PRIu32 " ranks of generation %" PRIu64
+                " have come back to this coordinator%s; the last settled step is %" PRIu64,
+                job->count, job->number, job->left > 0 ? ", or have left" : "", job->settled);
+}
+
+void resume_parted(struct coordinator *core, struct job *job, struct worker *worker)
+{
+    worker->back.away_ms = 0;
+    if (worker->heartbeat.settled < job->settled)
+        worker->heartbeat.settled = job->settled; // It has done its part of each final step.
+    if (!worker->back.unseen)
+        return;
+    worker->back.unseen = false;
+    resume_seen(core, job);
+}
+
 // Stores how far the member is.
 static void resume_progress(struct coordinator *core, struct job *job, struct worker *worker)
 {
@@ -260,13 +357,7 @@ static void resume_announce(struct coordinator *core, struct job *job, const str
         return;
     }
     roster_seen(core, job, worker->rank);
-    if (--job->resuming.unseen > 0)
-        return;
-    roster_restored(core, job);
-    journal_log(core, job, "job_resumed",
-                "all %" PRIu32 " ranks of generation %" PRIu64
-                " have come back to this coordinator; the last settled step is %" PRIu64,
-                job->count, job->number, job->settled);
+    resume_seen(core, job);
 }
 
 static void resume_welcome(struct coordinator *core, const struct job *job,
@@ -289,7 +380,7 @@ static void resume_return(struct coordinator *core, struct job *job, struct work
     worker->heard_ms = core->now;
     worker->asked.id = 0;
     crossing_forget(job, worker);
-    worker->back = (struct comeback){.reached = worker->back.reached};
+    worker->back = (struct comeback){.came_ms = core->now, .reached = worker->back.reached};
     worker->generation = hello->resume.generation.number;
     worker->behind = !resume_knows(job, &hello->resume);
     core_reconnect(core, worker, peer);

@@ -21,6 +21,8 @@ void resume_ask_port(struct coordinator *core, const struct worker *worker);
 void resume_probed(struct coordinator *core, const struct coordinator_event *event);
 // Asks the server to reach the data ports of all members, as long as it has not.
 void resume_probe_all(struct coordinator *core, struct job *job);
+// A member that is away has left, as another one has heard.
+void resume_parted(struct coordinator *core, struct job *job, struct worker *worker);
 void resume_tick(struct coordinator *core, struct job *job);
 // True if no member of the job is connected, and none was for so long that its name is free.
 bool resume_deserted(const struct coordinator *core, const struct job *job);

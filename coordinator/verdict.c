@@ -21,6 +21,7 @@
 #include "coordinator/kin.h"
 #include "coordinator/names.h"
 #include "coordinator/rates.h"
+#include "coordinator/resume.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/sides.h"
@@ -246,6 +247,7 @@ static void verdict_forget_out(struct coordinator *core, struct worker *worker, 
 void verdict_leave(struct coordinator *core, struct worker *worker, const struct up_leave *leave)
 {
     const enum stage stage = worker->stage;
+    worker->goodbye = GOODBYE_NONE; // Its own word is there.
     if (leave->settled > worker->heartbeat.settled)
         worker->heartbeat.settled = leave->settled;
     if (stage != STAGE_OUT && leave->cause[0] != '\0')
@@ -476,7 +478,7 @@ void verdict_parted(struct coordinator *core, struct worker *worker)
     struct text sentence;
     struct job *job = core_job_of(core, worker);
     core_disconnect(core, worker);
-    worker->back.away_ms = 0;
+    resume_parted(core, job, worker);
     worker->dead = worker->goodbye == GOODBYE_LOST; // Takes no part any more.
     text_init(&sentence, cause, sizeof(cause));
     text_append(&sentence, "it gave up: %s", worker->left_cause);
@@ -532,7 +534,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
                                  sizeof(lost->text));
         // No rank can finish a step after the last one that the leaver has settled.
         const uint64_t first_open = peer->heartbeat.settled + 1;
-        const bool earlier = peer->left && first_open < lost->step;
+        const bool earlier = peer->left && peer->goodbye == GOODBYE_NONE && first_open < lost->step;
         verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
         return;
     }

@@ -382,6 +382,10 @@ static_assert(LOCKSTEP_SESSION_DESCRIPTORS_MOST == 117, "lockstep.h and docs/err
 // pause between two probes of its data port; pauses grow.
 #define LOCKSTEP_ACCUSED_MS 1000
 #define LOCKSTEP_ACCUSED_PROBE_MS 2
+// How long after a peer's goodbye a worker tells the coordinator of it. The coordinator may not
+// have heard the peer itself, and gives the others twice this time before it takes the peer for
+// dead.
+#define LOCKSTEP_GOODBYE_MS 1000
 #define LOCKSTEP_HELLO_MS 5000 // How long a new connection may take to prove membership.
 // How long a worker whose connection to a peer was reset waits for the coordinator's verdict. The
 // verdict comes at once, except on busy machines.

@@ -205,6 +205,47 @@ static void nothing_is_left_of_a_silent_one(void **state)
     leaves_ms = 0;
 }
 
+static uint64_t messages_total(void)
+{
+    static const char field[] = "\"messages_total\":";
+    static char text[1 << 16];
+    ask(text, sizeof(text));
+    const char *at = strstr(text, field);
+    return at ? strtoull(at + strlen(field), NULL, 10) : 0;
+}
+
+// Condition: a rank closes its session while the coordinator is away, and another one when the next
+// coordinator is there. Decision: the others tell the coordinator each goodbye, soon; it awaits
+// nobody, and the job is finished at the end.
+static void who_has_left_meanwhile_is_told(void **state)
+{
+    struct script scripts[SIZE];
+    (void)state;
+    start();
+    for (uint32_t rank = 0; rank < SIZE; rank++)
+        scripts[rank] = (struct script){
+            .place = PLACE_OPTIMIZER, .place_step = 10, .last_step = 9, .hold = HOLD_SLEEP};
+    world_start(&world, &coordinator, "job", SIZE, scripts);
+    for (uint32_t rank = 0; rank < SIZE; rank++)
+        world_expect(&world, rank, REPORT_PLACE, NULL);
+    coordinator_kill();
+    world_release(&world, 2);
+    world_expect(&world, 2, REPORT_DONE, NULL);
+    start();
+    expect_said("\"state\":\"running\"", BACK_MS);
+    const uint64_t before = messages_total();
+    const uint64_t until_ms = clock_now_ms() + BACK_MS;
+    world_release(&world, 1);
+    world_expect(&world, 1, REPORT_DONE, NULL);
+    while (messages_total() < before + 2 && clock_now_ms() < until_ms)
+        pause_us(20000);
+    assert_true(messages_total() >= before + 2); // Its own word, and that of rank 0.
+    world_release(&world, 0);
+    world_expect(&world, 0, REPORT_DONE, NULL);
+    expect_said("\"state\":\"finished\"", BACK_MS);
+    world_join(&world);
+}
+
 // Condition: a rank is killed after the return. Decision: the others learn its name at once, and
 // the new coordinator says so.
 static void a_death_after_its_return_is_reported(void **state)
@@ -492,6 +533,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(it_comes_back_again_and_again),
+        TEST(who_has_left_meanwhile_is_told),
         TEST(it_comes_back_at_another_address),
         TEST(nothing_is_left_of_a_silent_one),
         TEST(a_death_after_its_return_is_reported),

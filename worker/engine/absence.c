@@ -69,13 +69,26 @@ void absence_tell_need(struct lockstep_session *session)
     control_need(session->control, needed);
 }
 
+// True if a coordinator is there, and peers have said goodbye of which this rank has not told it.
+static bool absence_owes_goodbyes(const struct lockstep_session *session)
+{
+    const struct engine_end *end = &session->end;
+    return transport_goodbyes(session->transport) != end->goodbyes_told && !end->over &&
+           !end->control_gone && session->control;
+}
+
 void absence_tell_goodbyes(struct lockstep_session *session)
 {
-    const uint32_t count = transport_goodbyes(session->transport);
-    if (count == session->end.goodbyes_told || session->end.over || session->end.control_gone ||
-        !session->control || !absence_needs(session))
+    struct engine_end *end = &session->end;
+    const bool owes = absence_owes_goodbyes(session);
+    if (!owes)
+        end->goodbyes_due_ms = 0;
+    else if (end->goodbyes_due_ms == 0)
+        end->goodbyes_due_ms = clock_now_ms() + LOCKSTEP_GOODBYE_MS;
+    if (!owes || (clock_now_ms() < end->goodbyes_due_ms && !absence_needs(session)))
         return;
-    session->end.goodbyes_told = count;
+    end->goodbyes_told = transport_goodbyes(session->transport);
+    end->goodbyes_due_ms = 0;
     for (uint32_t rank = 0; rank < session->world.size; rank++) {
         const struct farewell *said = transport_farewell(session->transport, rank);
         struct up_message message = {
@@ -136,5 +149,11 @@ void absence_check(struct lockstep_session *session)
 
 uint64_t absence_deadline(const struct lockstep_session *session)
 {
-    return session->end.away_deadline_ms;
+    const struct engine_end *end = &session->end;
+    // 1: at once. absence_tell_goodbyes then says when it is due.
+    const uint64_t tell_ms = end->goodbyes_due_ms != 0 ? end->goodbyes_due_ms : 1;
+    if (absence_owes_goodbyes(session) &&
+        (end->away_deadline_ms == 0 || tell_ms < end->away_deadline_ms))
+        return tell_ms;
+    return end->away_deadline_ms;
 }

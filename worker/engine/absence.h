@@ -15,9 +15,11 @@ struct lockstep_session;
 void absence_begin(struct lockstep_session *session);
 // Tells the control stream whether this rank needs the coordinator: control_need.
 void absence_tell_need(struct lockstep_session *session);
-// Tells the coordinator which peers have said goodbye, as soon as this rank needs the coordinator.
-// Otherwise the coordinator may wait for such a peer: the network between them may be cut, or the
-// peer's last word may have been lost with the coordinator before.
+// Tells the coordinator which peers have said goodbye: at once if this rank needs the coordinator,
+// or if another stream stands, and otherwise after LOCKSTEP_GOODBYE_MS, so that ranks that leave
+// together say nothing. Without that the coordinator may wait for such a peer, or take it for dead:
+// the coordinator may have been silent, the network between them may be cut, or the peer's last
+// word may have been lost with the coordinator before.
 void absence_tell_goodbyes(struct lockstep_session *session);
 // The coordinator is back.
 void absence_end(struct lockstep_session *session);
@@ -25,7 +27,7 @@ void absence_end(struct lockstep_session *session);
 void absence_check(struct lockstep_session *session);
 // The status of a session that fails because the coordinator is away.
 int absence_status(const struct lockstep_session *session);
-// When absence_check is due (clock_now_ms); 0: never.
+// When absence_check or absence_tell_goodbyes is due (clock_now_ms); 0: never.
 uint64_t absence_deadline(const struct lockstep_session *session);
 
 #endif

@@ -94,22 +94,100 @@ static void a_new_stream_replaces_the_old_one(void **state)
     expect_running(story);
 }
 
+// The story sleeps for 3 s, in which this member sends heartbeats.
+static void live_on(struct story *story, uint32_t peer)
+{
+    for (uint32_t ms = 0; ms < 3000; ms += 500) {
+        struct up_message beat = {.kind = UP_HEARTBEAT};
+        story_sleep(story, 500);
+        story_say(story, peer, &beat);
+    }
+    story_sleep(story, LOCKSTEP_PROBE_SOON_MS);
+}
+
 // Condition: nothing listens at the data port of a member that is away. Decision: lost, if the port
-// was reached before; a refusal of a firewall proves nothing.
+// was reached before, and the others have had time to tell its goodbye; a refusal of a firewall
+// proves nothing.
 static void a_refusal_is_proof_of_a_port_that_was_reached(void **state)
 {
     struct story *story = *state;
     run_world(story, 2);
     story_cut(story, 2);
     story_probed(story, 2, false, true);
+    live_on(story, 1);
     expect_running(story);
     story_probed(story, 2, true, false);
     expect_running(story);
     story_probed(story, 2, false, true);
+    expect_running(story);
+    live_on(story, 1);
     assert_int_equal(story_job(story, 0).state, JOB_HALTED);
     assert_int_equal(story->last[1].kind, DOWN_HALT);
     assert_int_equal(story->last[1].u.halt.rank, 1);
     assert_non_null(strstr(story->last[1].u.halt.text, "nothing listens at its data port"));
+}
+
+static void tell_goodbye(struct story *story, uint32_t peer, uint32_t rank)
+{
+    struct up_message message = {
+        .kind = UP_LOST,
+        .u.lost = {.rank = rank, .left = true, .step = UP_LOST_NEVER, .proof = PROOF_WORD}};
+    story_say(story, peer, &message);
+}
+
+// A coordinator was silent for so long that all streams of three ranks have ended, and rank 2 has
+// closed its session meanwhile. Its data port is closed.
+static void wake_late(struct story *story)
+{
+    run_world(story, 3);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_probed(story, peer, true, false);
+    story_sleep(story, 40000);
+    for (uint32_t peer = 1; peer <= 3; peer++)
+        story_cut(story, peer);
+    story_probed(story, 3, false, true);
+    expect_running(story);
+}
+
+// Condition: the others come back late, one after the other, and one of them tells the goodbye.
+// Decision: the rank has left, and the job goes on.
+static void a_goodbye_is_told_after_a_long_silence(void **state)
+{
+    struct story *story = *state;
+    wake_late(story);
+    story_sleep(story, 4000);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = back_hello(story, rank, 3);
+        come_back(story, 11 + rank, &hello);
+        story_sleep(story, 900);
+        story_probed(story, 3, false, true);
+        expect_running(story);
+    }
+    tell_goodbye(story, 12, 2);
+    live_on(story, 11);
+    expect_running(story);
+    assert_int_equal(story_job(story, 0).left, 1);
+    assert_true(story_worker(story, 0, 2).left);
+    story_leave(story, 11, 9);
+    story_leave(story, 12, 9);
+    assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
+}
+
+// Condition: nobody tells a goodbye, because the rank has died. One of the others comes back, the
+// last one stays away. Decision: lost, after LOCKSTEP_BALLOT_AWAY_MS.
+static void a_death_in_a_long_silence_is_found(void **state)
+{
+    struct story *story = *state;
+    wake_late(story);
+    struct up_hello hello = back_hello(story, 0, 3);
+    come_back(story, 11, &hello);
+    for (uint32_t i = 0; i < 3; i++) {
+        live_on(story, 11);
+        expect_running(story);
+    }
+    live_on(story, 11);
+    assert_int_equal(story->last[11].kind, DOWN_HALT);
+    assert_int_equal(story->last[11].u.halt.rank, 2);
 }
 
 // Condition: a port of a member with a stream refuses. Decision: nothing; the stream is alive.
@@ -219,6 +297,42 @@ static void a_job_is_rebuilt(void **state)
     assert_int_equal(story->last[2].kind, DOWN_HALT);
     assert_int_equal(story->last[2].generation.incarnation, 0xabcdef);
     assert_int_equal(story->last[2].u.halt.rank, 0);
+}
+
+// Condition: two ranks come to a new coordinator and tell that the third one has left. Decision: it
+// is awaited no more, and the job is finished when they have left, too.
+static void a_rank_that_left_before_is_not_awaited(void **state)
+{
+    struct story *story = *state;
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        struct up_hello hello = foreign_hello(story, rank, 3);
+        come_back(story, rank + 1, &hello);
+    }
+    assert_int_equal(story_job(story, 0).state, JOB_RESUMING);
+    tell_goodbye(story, 1, 2);
+    tell_goodbye(story, 2, 2);
+    expect_running(story);
+    assert_false(story_worker(story, 0, 2).awaited);
+    story_leave(story, 1, 7);
+    story_leave(story, 2, 7);
+    assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
+}
+
+// Condition: all ranks leave, and one of them comes to the new coordinator before. Decision: when
+// the other one has not come for a while, the job is finished.
+static void leavers_that_never_came_have_left(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello = foreign_hello(story, 0, 2);
+    come_back(story, 1, &hello);
+    story_sleep(story, 3000);
+    story_leave(story, 1, 7);
+    story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS - 4000);
+    assert_int_equal(story_job(story, 0).state, JOB_RESUMING);
+    story_sleep(story, 4000);
+    assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
+    hello = foreign_hello(story, 1, 2);
+    expect_refused(story, &hello, "that generation has ended");
 }
 
 // Condition: one rank has come to a new coordinator, and the other one stays away for so long that
@@ -1020,6 +1134,8 @@ int main(void)
         TEST(a_stream_that_ends_is_silence),
         TEST(a_new_stream_replaces_the_old_one),
         TEST(a_refusal_is_proof_of_a_port_that_was_reached),
+        TEST(a_goodbye_is_told_after_a_long_silence),
+        TEST(a_death_in_a_long_silence_is_found),
         TEST(a_refusal_of_a_connected_member_is_nothing),
         TEST(a_verdict_is_said_again),
         TEST(wrong_members_are_refused),
@@ -1027,6 +1143,8 @@ int main(void)
         TEST(a_removed_rank_comes_back),
         TEST(a_removed_rank_comes_first),
         TEST(a_job_is_rebuilt),
+        TEST(a_rank_that_left_before_is_not_awaited),
+        TEST(leavers_that_never_came_have_left),
         TEST(a_rank_that_never_came_is_awaited),
         TEST(addresses_come_with_their_members),
         TEST(what_was_before_is_in_no_rate),
