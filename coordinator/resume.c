@@ -79,6 +79,7 @@ static void resume_seek_proof(struct coordinator *core, struct job *job, struct 
 {
     core_disconnect(core, worker);
     worker->asked.id = 0;
+    worker->blocked.wait_count = 0; // Its waits may time out now.
     worker->back.away_ms = core->now;
     worker->back.refused_ms = 0;
     worker->back.probe_ms = core->now + LOCKSTEP_PROBE_SOON_MS;
@@ -379,6 +380,7 @@ static void resume_return(struct coordinator *core, struct job *job, struct work
     worker->hello = *hello;
     worker->heard_ms = core->now;
     worker->asked.id = 0;
+    worker->blocked.wait_count = 0; // It says again what it still waits for.
     crossing_forget(job, worker);
     worker->back = (struct comeback){.came_ms = core->now, .reached = worker->back.reached};
     worker->generation = hello->resume.generation.number;

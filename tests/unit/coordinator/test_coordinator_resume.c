@@ -214,6 +214,44 @@ static void a_verdict_is_said_again(void **state)
     assert_int_equal(story->last[13].u.halt.kind, HALT_LOST);
 }
 
+// A rank waits for one position of the plan of step 8, and has not made another one.
+static void say_blocked(struct story *story, uint32_t peer, uint32_t needed, uint32_t lacked)
+{
+    struct up_message message = {.kind = UP_BLOCKED, .u.blocked = {.step = 8, .space = 0xf0}};
+    struct up_blocked *blocked = &message.u.blocked;
+    blocked->wait_count = blocked->lack_count = 1;
+    blocked->waits[0].needs.words[0] = UINT64_C(1) << needed;
+    blocked->lacks.words[0] = UINT64_C(1) << lacked;
+    blocked->lacking[0].position = lacked;
+    story_say(story, peer, &message);
+}
+
+// Condition: a rank has reported a wait, and its stream ends; or it comes back before the end of
+// the old stream is known. Without the coordinator the wait may time out. Decision: the report
+// counts no more, so no cycle is found until the rank reports again.
+static void a_report_ends_with_its_stream(void **state)
+{
+    struct story *story = *state;
+    struct up_hello hello;
+    run_world(story, 2);
+    hello = back_hello(story, 0, 2);
+    say_blocked(story, 1, 0, 1);
+    story_cut(story, 1);
+    say_blocked(story, 2, 1, 0);
+    expect_running(story);
+    come_back(story, 11, &hello);
+    say_blocked(story, 2, 1, 0);
+    expect_running(story);
+    say_blocked(story, 2, 1, 5); // No other rank waits for what it has not made.
+    say_blocked(story, 11, 0, 1);
+    come_back(story, 12, &hello);
+    say_blocked(story, 2, 1, 0);
+    expect_running(story);
+    say_blocked(story, 12, 0, 1);
+    assert_int_equal(story_job(story, 0).state, JOB_HALTED);
+    assert_int_equal(story->last[2].u.halt.kind, HALT_ORDER);
+}
+
 static void expect_refused(struct story *story, const struct up_hello *hello, const char *piece)
 {
     static uint32_t peer = 100;
@@ -1137,6 +1175,7 @@ int main(void)
         TEST(a_goodbye_is_told_after_a_long_silence),
         TEST(a_death_in_a_long_silence_is_found),
         TEST(a_refusal_of_a_connected_member_is_nothing),
+        TEST(a_report_ends_with_its_stream),
         TEST(a_verdict_is_said_again),
         TEST(wrong_members_are_refused),
         TEST(a_finished_job_takes_none_back),
