@@ -13,9 +13,11 @@
 #include <stdint.h>
 
 // Records one behind the other in `words`, each with a head of two words: its kind, rank and
-// position, then its total and the number of words that have arrived.
+// position, then its total, the number of words that have arrived, and the place of the rank's
+// record before it. A place is 1 + the index of a record's head in `words`; 0: there is no record.
 struct records {
     uint32_t used; // Words of the pool that are in use.
+    uint32_t last[LOCKSTEP_MAX_WORLD]; // By rank: the place of its last record.
     uint64_t *words; // The job's row of the pool. Set at init, then constant.
 };
 
