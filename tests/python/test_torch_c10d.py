@@ -286,6 +286,21 @@ def groups(rank):
     expect(t.item() == n, "the world goes on")
 
 
+def crossing_groups(rank):
+    """Open groups of all ranks, more than have a name of their own, in another order on rank 1."""
+    n = dist.get_world_size()
+    data = [(ours(), torch.full((3,), float(i))) for i in range(14)]
+    works = [dist.all_reduce(t, group=group, async_op=True)
+             for group, t in (data if rank == 0 else reversed(data))]
+    for work in works:
+        work.wait()
+    expect([t.tolist() for _, t in data] == [[i * n] * 3 for i in range(14)], str(data))
+    for group, _ in data:
+        dist.destroy_process_group(group)
+    for _ in range(70):  # Groups that were freed leave their places.
+        dist.destroy_process_group(ours())
+
+
 def mismatch(rank):
     group = ours()
     try:
@@ -455,6 +470,10 @@ class Backend(unittest.TestCase):
     def test_groups(self):
         self.each(3, groups)
 
+    def test_groups_of_all_ranks_in_another_order(self):
+        with mock.patch.object(_groups, "_OWN_NAMES", 4):
+            self.each(2, crossing_groups)
+
     def test_an_exception_of_a_signal_handler(self):
         self.each(2, interrupted)
 
@@ -516,12 +535,14 @@ class Backend(unittest.TestCase):
 class Names(unittest.TestCase):
     """A session has room for some thousands of names, and PyTorch never uses one again."""
 
-    def test_groups_of_all_ranks_share_names(self):
-        session = mock.Mock()
+    def test_first_groups_of_all_ranks_are_names(self):
+        session = mock.Mock(size=2)
         session.world_change.return_value.changes = 0
-        names = {_groups.name_of(session, str(number)) for number in range(5000)}
-        self.assertEqual(len(names), 512)
-        self.assertEqual(_groups.name_of(session, ""), _groups.NAME)
+        made = [_groups.make(session, [0, 1], str(number)) for number in range(5000)]
+        self.assertEqual(made[5], (None, _groups.NAME + b"/5"))
+        self.assertEqual(len({name for group, name in made if group is None}), 256)
+        self.assertEqual(session.group.call_count, 5000 - 256)
+        self.assertEqual(_groups.make(session, [], "0"), (None, _groups.NAME))
 
 
 class Choice(unittest.TestCase):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Sequence
+from typing import Optional, Sequence, Tuple
 
 from .. import _native
 from ..collectives import Collectives, Group
@@ -42,33 +42,35 @@ def check(members: Collectives, size: int, what: str) -> None:
         raise error_of_change(members._session, what)
 
 
-def name_of(session: Session, group: str) -> bytes:
-    """The name of the collectives of a group of all ranks; "": of the default group. A group that
-    is made after a change of the world is another one, with another count of its collectives.
+def make(session: Session, ranks: Sequence[int], name: str) -> Tuple[Optional[Group], bytes]:
+    """What a process group is in the session: a group, or None for the session itself, and the name
+    of its collectives. ranks: none for the default group. name: PyTorch's, new for each group.
 
-    PyTorch has a new name for each group, and a session has room for some thousands, which it keeps
-    for good. So groups after the first _OWN_NAMES share that many other names in turn. All ranks
-    make all of these groups, in one order. Groups that are open at the same time share a name only
-    if that many were made between them. Then ranks that begin their collectives in different orders
-    mix the data of the two groups: docs/torch-distributed.md says so."""
+    A group of all ranks is the session itself with a name of its own, because a session has at most
+    64 open groups. A session keeps such a name for good, and has room for some thousands. So groups
+    of all ranks after the first _OWN_NAMES are groups as others. All ranks make all of these, in
+    one order, so they count alike. A group that is made after a change of the world is another one,
+    with another count of its collectives."""
     change = session.world_change()
-    world = f"@{change.generation}".encode() if change.changes else b""
-    if not group:
-        return NAME + world
-    number = _made.get(session, 0)
-    _made[session] = number + 1
-    if number >= _OWN_NAMES:
-        group = f"again/{number % _OWN_NAMES}"
-    return NAME + world + b"/" + group.encode()[-_NAME_BYTES:]
+    world = NAME + (f"@{change.generation}".encode() if change.changes else b"")
+    if not ranks:
+        return None, world
+    if list(ranks) == list(range(session.size)):
+        number = _made.get(session, 0)
+        _made[session] = number + 1
+        if number < _OWN_NAMES:
+            return None, world + b"/" + name.encode()[-_NAME_BYTES:]
+    return _some(session, ranks, name), NAME
 
 
-def make(session: Session, ranks: Sequence[int], name: str) -> Group:
-    """A group of some ranks, which is named as PyTorch names its group."""
+def _some(session: Session, ranks: Sequence[int], name: str) -> Group:
+    """A group that is named as PyTorch names its group."""
     try:
         return session.group(ranks, name[-63:] or "group")
     except Invalid as error:
         if "open group" in str(error) or "groups" in str(error):
             raise Invalid(f"group '{name}': {error.text}; a session has at most "
-                          f"{_native.MAX_GROUPS} groups of some of its ranks: free one with "
+                          f"{_native.MAX_GROUPS} groups besides the first {_OWN_NAMES} of all "
+                          "ranks: free one with "
                           "torch.distributed.destroy_process_group(group)") from error
         raise

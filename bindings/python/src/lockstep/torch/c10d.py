@@ -33,7 +33,6 @@ from ._work import COLLECTIVES, RECEIVES, SENDS, Engine, Job, Work
 
 __all__ = ["LockstepGroup", "create"]
 
-_NAME = _groups.NAME
 _TAGS = 2**32
 
 
@@ -52,18 +51,13 @@ class LockstepGroup(dist.ProcessGroup):
         self._ranks = list(ranks)
         self._name = name
         self._text = "undefined"
-        self._group: Optional[Group] = None
         self._splits: List[LockstepGroup] = []
         self._seconds: Optional[float] = None
         self._serial = 0
         self._holds = False  # True if the session ends with this group.
         if timeout is not None:
             self.set_timeout(timeout)
-        self._collective_name = _NAME
-        if ranks and self._ranks != list(range(session.size)):
-            self._group = _groups.make(session, ranks, name)
-        else:
-            self._collective_name = _groups.name_of(session, name if ranks else "")
+        self._group, self._collective_name = _groups.make(session, self._ranks, name)
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -547,15 +541,11 @@ _made: Dict[Any, Any] = {}  # Open groups of the native backend, by their names 
 
 
 def _create_native(native: backend.Native, opts: Any, combined: bool) -> Any:
-    ranks, group, name = list(opts.global_ranks_in_group), 0, _NAME
+    ranks = list(opts.global_ranks_in_group)
     key = (opts.group_id, tuple(ranks))
     if key not in _made:
         session = _session_of(opts)
-        everyone = list(range(session.size))
-        if ranks and ranks != everyone:
-            group = _groups.make(session, ranks, opts.group_id).handle or 0
-        else:
-            name = _groups.name_of(session, opts.group_id if ranks else "")
+        group, name = _groups.make(session, ranks, opts.group_id)
 
         def closed() -> None:
             _made.pop(key, None)
@@ -565,8 +555,10 @@ def _create_native(native: backend.Native, opts: Any, combined: bool) -> Any:
         if not _made:
             bootstrap.before_close(_made.clear)
         timeout = opts.timeout.total_seconds() if opts.timeout is not None else 0.0
-        _made[key] = native.create(session, opts.store, opts.group_rank, ranks or everyone, group,
-                                   name, round(timeout * 1000), closed)
+        _made[key] = native.create(session, opts.store, opts.group_rank,
+                                   ranks or list(range(session.size)),
+                                   (group.handle or 0) if group is not None else 0, name,
+                                   round(timeout * 1000), closed)
     # PyTorch takes a process group as it is, and asks for a backend once for each kind of device.
     return _made[key]._get_backend(torch.device("cpu")) if combined else _made[key]
 
