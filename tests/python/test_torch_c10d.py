@@ -360,6 +360,22 @@ def interrupted(rank):
         dist.barrier(group)
 
 
+def another_future(rank):
+    group = ours()
+    for _ in range(20):
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        work.get_future().wait()
+        expect(work.get_future().done(), "a future of a work that is done")
+
+
+def no_member(rank):
+    try:
+        ours().recv([torch.ones(1)], -2, 0).wait()
+    except lockstep.Invalid as error:
+        return str(error)
+    return "no error"
+
+
 def facts(rank):
     """What a group of its own says. PyTorch calls other backends that it does not know custom."""
     group = ours()
@@ -370,6 +386,42 @@ def facts(rank):
     t = torch.ones(2)
     part.allreduce([t]).wait()
     return group.name(), calls, part.name(), part.size(), t.tolist()
+
+
+def split(rank):
+    """dist.split_group, as on a machine with an accelerator."""
+    n = dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("lockstep", init_method="file://" + os.environ["TEST_STORE"], rank=rank,
+                            world_size=n)
+    dist.group.WORLD.bound_device_id = torch.device("cuda:0")
+    with mock.patch("torch.accelerator.is_available", lambda: True), \
+            mock.patch("torch.accelerator.current_accelerator", lambda: torch.device("cpu")):
+        part = dist.split_group(split_ranks=[[0], [1, 2]], group_desc="a part")
+        whole = dist.split_group(split_ranks=[list(range(n))])
+        t = torch.full((1,), float(rank))
+        dist.broadcast(t, group_src=0, group=part)
+        dist.all_reduce(t, group=whole)
+        facts = [t.item(), dist.get_process_group_ranks(part), part.group_desc]
+    dist.group.WORLD.bound_device_id = None
+    dist.new_group(device_id=torch.device("cuda:0"))
+    dist.barrier()
+    dist.destroy_process_group()
+    return facts
+
+
+def after_the_end(rank):
+    """Calls of a group that was destroyed."""
+    texts = []
+    for members in ([0, 1], [1, 2]):
+        group = ours(members)
+        if rank in members:
+            dist.destroy_process_group(group)
+            try:
+                dist.barrier(group)
+            except lockstep.Closed as error:
+                texts.append(str(error))
+    return texts
 
 
 def combined(rank):
@@ -495,6 +547,26 @@ class Backend(unittest.TestCase):
         for answers in self.each(2, facts):
             for answer in answers:
                 self.assertEqual(answer, ("lockstep", 1, "lockstep", 2, [2.0, 2.0]))
+
+    def test_split_group(self):
+        for way in WAYS:
+            with self.subTest(way=way), tempfile.TemporaryDirectory() as folder:
+                said = ranks(3, split, LOCKSTEP_TORCH_BACKEND=way,
+                             TEST_STORE=os.path.join(folder, "store"))
+                self.assertEqual(said, [[2.0, [0], "a part"], [2.0, [1, 2], "a part"],
+                                        [2.0, [1, 2], "a part"]])
+
+    def test_a_group_that_was_destroyed(self):
+        for texts in self.each(3, after_the_end):
+            self.assertEqual([len(each) for each in texts], [1, 2, 1])
+            self.assertIn("this process group was destroyed", texts[0][0])
+
+    def test_futures_of_a_work_that_is_done(self):
+        self.each(2, another_future)
+
+    def test_a_receive_from_no_member(self):
+        for texts in self.each(2, no_member):
+            self.assertIn("there is no member", texts[0])
 
     def test_beside_another_backend(self):
         if "native" in WAYS:

@@ -111,18 +111,18 @@ class Job:
             self._settle(future)
 
     def _settle(self, future: "torch.futures.Future[Any]") -> None:
-        error, result = self.error, self.result
-
-        def settle() -> None:
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
+        """The callbacks of the future may wait for other collectives, so they have a thread."""
         if threading.get_ident() == self.attendant:
-            settle()
+            self._fill(future)
         else:
-            threading.Thread(target=settle, name="lockstep-future", daemon=True).start()
+            threading.Thread(target=self._fill, args=[future], name="lockstep-future",
+                             daemon=True).start()
+
+    def _fill(self, future: "torch.futures.Future[Any]") -> None:
+        if self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.result)
 
     def future(self) -> "torch.futures.Future[Any]":
         """A future for the result. Nobody has to wait for it."""
@@ -132,10 +132,10 @@ class Job:
             done = self.done
             if not done:
                 self.futures.append(future)
-        if done:
-            self._settle(future)
-        else:
+        if not done:
             self.attend()
+        else:
+            self._fill(future)  # It has no callbacks yet.
         return future
 
     def attend(self) -> None:

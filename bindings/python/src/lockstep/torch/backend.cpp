@@ -44,7 +44,7 @@ struct group : public collectives {
                               sends ? Tensor() : output(*one, tensor));
             added.what.peer = uint32_t(peer);
 #ifdef LOCKSTEP_ANY_SOURCE
-            if (peer < 0) {
+            if (peer == -1) {
                 added.what.peer = LOCKSTEP_ANY_SOURCE;
                 added.what.sender = &one->sender;
             }
@@ -172,6 +172,7 @@ struct group : public collectives {
             std::lock_guard<std::mutex> guard(owner->mutex);
             if (handle && !owner->ended)
                 lib.group_close(handle);
+            gone = gone || handle;
             handle = nullptr;
         }
         child.reset();

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 
 from .. import errors
 from .._library import lib
@@ -89,6 +90,10 @@ def _load() -> Optional[Native]:
             raise build.BuildFailed("LOCKSTEP_TORCH_BACKEND is python")
         path, new = build.build("backend")
         loaded = Native(path)
+        # dist.split_group copies this, and PyTorch's class for backends that it does not know has
+        # none. With None a part has the options of the group that is split.
+        if not hasattr(Backend, "options"):
+            Backend.options = None  # type: ignore[attr-defined]
         log.info("the backend is the native one: %s%s", path, " (built now)" if new else "")
         return loaded
     except (build.BuildFailed, OSError, RuntimeError, AttributeError) as error:

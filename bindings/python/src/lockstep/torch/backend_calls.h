@@ -11,16 +11,6 @@ namespace
 
 // --- tensors -------------------------------------------------------------------------------------
 
-constexpr std::pair<at::ScalarType, lockstep_dtype> DTYPES[] = {
-    {at::kFloat, LOCKSTEP_FLOAT32}, {at::kDouble, LOCKSTEP_FLOAT64},
-    {at::kHalf, LOCKSTEP_FLOAT16},  {at::kBFloat16, LOCKSTEP_BFLOAT16},
-    {at::kChar, LOCKSTEP_INT8},     {at::kShort, LOCKSTEP_INT16},
-    {at::kInt, LOCKSTEP_INT32},     {at::kLong, LOCKSTEP_INT64},
-    {at::kByte, LOCKSTEP_UINT8},    {at::kUInt16, LOCKSTEP_UINT16},
-    {at::kUInt32, LOCKSTEP_UINT32}, {at::kUInt64, LOCKSTEP_UINT64},
-    {at::kBool, LOCKSTEP_BOOL},
-};
-
 struct known_op {
     c10d::ReduceOp::RedOpType asked;
     const char *name; // As PyTorch has it.
@@ -39,15 +29,6 @@ constexpr known_op OPS[] = {
     {c10d::ReduceOp::PREMUL_SUM, "PREMUL_SUM", -1},
     {c10d::ReduceOp::UNUSED, "UNUSED", -1},
 };
-
-// 0: the library does not know elements of this type.
-lockstep_dtype dtype_of(at::ScalarType type)
-{
-    for (const auto &[known, dtype] : DTYPES)
-        if (known == type)
-            return dtype;
-    return lockstep_dtype(0);
-}
 
 std::string name_of(const c10d::ReduceOp &asked)
 {
@@ -240,11 +221,14 @@ struct collectives : public c10d::Backend {
     int world_size; // Ranks of the session when the group was made.
     milliseconds limit; // 0: none.
     std::atomic<uint64_t> serial{0};
+    std::atomic<bool> gone{false}; // True if the handle was freed.
 
     collectives(int rank, int size) : Backend(rank, size) {}
 
     job_ptr make(const char *text, OpType type)
     {
+        if (gone)
+            throw failure(LOCKSTEP_E_CLOSED, c10::str(text, ": this process group was destroyed"));
         auto one = std::make_shared<job>();
         one->owner = owner;
         one->name = name;

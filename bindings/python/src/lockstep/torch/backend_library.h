@@ -118,6 +118,25 @@ struct failure : public torch::PyTorchError {
     throw failure(LOCKSTEP_E_UNSUPPORTED, "the backend lockstep has no " + text);
 }
 
+constexpr std::pair<at::ScalarType, lockstep_dtype> DTYPES[] = {
+    {at::kFloat, LOCKSTEP_FLOAT32}, {at::kDouble, LOCKSTEP_FLOAT64},
+    {at::kHalf, LOCKSTEP_FLOAT16},  {at::kBFloat16, LOCKSTEP_BFLOAT16},
+    {at::kChar, LOCKSTEP_INT8},     {at::kShort, LOCKSTEP_INT16},
+    {at::kInt, LOCKSTEP_INT32},     {at::kLong, LOCKSTEP_INT64},
+    {at::kByte, LOCKSTEP_UINT8},    {at::kUInt16, LOCKSTEP_UINT16},
+    {at::kUInt32, LOCKSTEP_UINT32}, {at::kUInt64, LOCKSTEP_UINT64},
+    {at::kBool, LOCKSTEP_BOOL},
+};
+
+// 0: the library does not know elements of this type.
+lockstep_dtype dtype_of(at::ScalarType type)
+{
+    for (const auto &[known, dtype] : DTYPES)
+        if (known == type)
+            return dtype;
+    return lockstep_dtype(0);
+}
+
 failure failure_of(int status)
 {
     return failure(status, lib.error_text());

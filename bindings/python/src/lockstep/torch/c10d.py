@@ -24,7 +24,7 @@ from .. import _native
 from .._native import CollectiveKind as Kind
 from .._native import Op
 from ..collectives import Group
-from ..errors import LockstepError, Unsupported
+from ..errors import Closed, LockstepError, Unsupported
 from ..session import Session
 from . import _groups, backend, bootstrap
 from ._plan import (COMPLEX_OPS, DTYPES, QUOTIENTS, Plan, check_like, counted, elements_of, joined, lists_of,
@@ -38,6 +38,9 @@ _TAGS = 2**32
 
 class LockstepGroup(dist.ProcessGroup):
     """A process group over a session."""
+
+    supports_splitting = True
+    options = None  # PyTorch copies them for split_group.
 
     def __init__(self, session: Session, engine: Engine, store: Any, rank: int, size: int,
                  ranks: Sequence[int], name: str, timeout: Optional[timedelta]) -> None:
@@ -54,6 +57,7 @@ class LockstepGroup(dist.ProcessGroup):
         self._splits: List[LockstepGroup] = []
         self._seconds: Optional[float] = None
         self._serial = 0
+        self._gone = False  # True if the session's group was freed.
         self._holds = False  # True if the session ends with this group.
         if timeout is not None:
             self.set_timeout(timeout)
@@ -102,6 +106,12 @@ class LockstepGroup(dist.ProcessGroup):
     def size(self) -> int:
         return self._members
 
+    def _get_backend(self, device: torch.device) -> "LockstepGroup":
+        return self  # For all kinds of devices.
+
+    def eager_connect_single_device(self, device: Optional[torch.device]) -> None:
+        pass  # The session is connected.
+
     def get_group_store(self) -> Any:
         return self._store
 
@@ -121,6 +131,8 @@ class LockstepGroup(dist.ProcessGroup):
     # --- one collective --------------------------------------------------------------------------
 
     def _struct(self, kind: Kind, **fields: Any) -> Any:
+        if self._gone:
+            raise Closed(f"{kind.name.lower()}: this process group was destroyed")
         what = _native.lockstep_collective(kind=int(kind), name=self._collective_name)
         if self._group is not None:
             what.group = self._group.handle
@@ -504,7 +516,7 @@ class LockstepGroup(dist.ProcessGroup):
         been called."""
         if self._group is not None:
             _close_group(self._engine, self._group)
-            self._group = None
+            self._group, self._gone = None, True
         if self._holds:
             self._holds = False
             self._engine.drain()
