@@ -271,6 +271,59 @@ class Life(unittest.TestCase):
         self.assertLess(float(said.lines[0]), INTERRUPTED_S * SLOW, said)
         self.assertNotIn("open session", said.error)
 
+    def test_close_can_be_interrupted(self):
+        """lockstep_close may wait for a device without a limit. A mutex stands for the device."""
+        said = self.works(alone("""
+            library = lockstep.session.lib
+            close, mutex = library.lockstep_close, ctypes.create_string_buffer(64)
+            libc = ctypes.CDLL(None)
+            def slow(handle):
+                libc.pthread_mutex_lock(mutex)  # No signal ends this wait.
+                return close(handle)
+            session = lockstep.Session()
+            view = np.asarray(session.zeros(1000))
+            view[:] = 3
+            libc.pthread_mutex_lock(mutex)
+            late = threading.Timer(20, libc.pthread_mutex_unlock, [mutex])
+            late.daemon = True
+            late.start()
+            library.lockstep_close = slow
+            began = time.monotonic()
+            interrupt(0.2)
+            try:
+                session.close()
+            except KeyboardInterrupt:
+                say(time.monotonic() - began < 15)
+            libc.pthread_mutex_unlock(mutex)
+            session.close()
+            say(session.handle, (view == 3).all())
+            """))
+        self.assertEqual(said.lines, ["0 True", "True"], said)
+        self.assertNotIn("open session", said.error)
+
+    def test_a_close_that_finds_no_thread(self):
+        """An interpreter that ends starts no thread."""
+        said = self.works(alone("""
+            def refuse(thread):
+                raise RuntimeError("can't create new thread at interpreter shutdown")
+            session = lockstep.Session()
+            threading.Thread.start = refuse
+            session.close()
+            say(session.handle)
+            """))
+        self.assertEqual(said.lines, ["0"], said)
+
+    def test_a_close_that_was_left(self):
+        """Ctrl-C in a close ends the process, which does not close the session again."""
+        said = alone("""
+            session = lockstep.Session()
+            lockstep.session.lib.lockstep_close = lambda handle: time.sleep(60)
+            interrupt(0.2)
+            session.close()
+            """)
+        self.assertNotEqual(said.code, 0, said)
+        self.assertIn("whose close was interrupted", said.error)
+
     def test_a_killed_rank_is_named_within_a_second(self):
         said = job(3, DEATH)
         seconds, rank, host = said.lines[0].split()

@@ -111,6 +111,9 @@ def _end(session: "Session") -> None:
     error = getattr(sys, "last_value", None)
     where = (f"lockstep: rank {session.rank} of job '{session.job}' exits with an open session"
              f"{_forgotten(session)}")
+    if session._closing is not None:
+        print(f"{where}, whose close was interrupted: it may count as lost", file=sys.stderr)
+        return
     try:
         if ended_well() and not session.left:
             session._settle()

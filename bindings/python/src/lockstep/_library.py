@@ -164,7 +164,8 @@ class Pending:
         self._begun = False
         self._started = False
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Makes the call on this thread, unless another thread has begun it."""
         if not self._claim.acquire(blocking=False):
             return
         try:
@@ -176,9 +177,9 @@ class Pending:
             self._done.set()
 
     def start(self) -> "Pending":
-        if not self._started:
+        if not self._started and not self.done:
             self._begun = True
-            threading.Thread(target=self._run, name="lockstep-wait", daemon=True).start()
+            threading.Thread(target=self.run, name="lockstep-wait", daemon=True).start()
             self._started = True
         return self
 

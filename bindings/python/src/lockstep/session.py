@@ -63,6 +63,7 @@ class Session(Collectives):
         self._session = self
         self._handle = ctypes.c_void_p()
         self._blocked: Optional[_Blocked] = None
+        self._closing: Optional[Tuple[Pending, contextlib.ExitStack]] = None
         self._pendings: Set[Pending] = set()
         self._works: Set[Work] = set()
         self._modules: List[Module] = []
@@ -239,8 +240,10 @@ class Session(Collectives):
     def close(self, *, at_exit: bool = False) -> None:
         """Leaves the job in good order. Sends what other ranks still need as long as they take
         bytes of it, and waits a few seconds more (lockstep_close). On a GPU it first waits for the
-        results of the last step. A session that is closed already stays closed. In a forked child nothing happens. Memory of the library that arrays
-        use becomes memory of this process alone, unless at_exit: then nothing may use it."""
+        results of the last step. A session that is closed already stays closed. In a forked child
+        nothing happens. Memory of the library that arrays use becomes memory of this process alone,
+        unless at_exit: then nothing may use it. An exception of a signal handler leaves the close
+        running: another close() waits for it, and until then nothing may use such memory."""
         if not self.handle:
             return
         if self.pid == os.getpid():
@@ -253,10 +256,24 @@ class Session(Collectives):
                     pending.join(_CLOSE_S)
             while self._before_close:
                 self._before_close.pop()()
-            blocks = [memory for module in self._modules for memory in module._blocks]
-            self._ask_place()
-            with outlive([] if at_exit else [*self._blocks, *blocks]):
-                check(lib.lockstep_close(self._handle))
+            if self._closing is None:
+                blocks = [memory for module in self._modules for memory in module._blocks]
+                self._ask_place()
+                kept = contextlib.ExitStack()
+                kept.enter_context(outlive([] if at_exit else [*self._blocks, *blocks]))
+                self._closing = Pending(lambda: int(lib.lockstep_close(self._handle))), kept
+            closing, kept = self._closing
+            try:
+                if on_main_thread() and not at_exit:
+                    closing.start()
+                else:
+                    closing.run()
+            except RuntimeError:
+                closing.run()  # An interpreter that ends starts no thread.
+            closing.finish()  # A signal handler may raise here.
+            self._closing = None
+            with kept:
+                closing.result()
             _exit.unwatch(self)
             self._end_log()
         self._handle.value = None
