@@ -1137,6 +1137,21 @@ static void limits_are_told(void **state)
     OK(lockstep_close(session));
 }
 
+// Over TCP blocks are not shared, so nothing is allocated before it is touched.
+static void too_many_blocks(void **state)
+{
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session;
+    void *memory;
+    (void)state;
+    config.transport = LOCKSTEP_TRANSPORT_TCP;
+    OK(lockstep_open(&config, &session));
+    for (int i = 0; i < 1048576; i++)
+        OK(lockstep_alloc(session, 1, &memory));
+    INVALID("at most 1048576 blocks", lockstep_alloc(session, 1, &memory));
+    OK(lockstep_close(session));
+}
+
 static void too_many_parameters(void **state)
 {
     struct lockstep_module_config description = LOCKSTEP_MODULE_INIT;
@@ -1801,6 +1816,7 @@ int main(void)
         cmocka_unit_test(names_that_are_none),
         cmocka_unit_test(collectives_that_cannot_be),
         cmocka_unit_test(limits_are_told),
+        cmocka_unit_test(too_many_blocks),
         cmocka_unit_test(too_many_parameters),
         cmocka_unit_test(variables_that_are_wrong),
         cmocka_unit_test(errors_name_the_variable_and_its_value),

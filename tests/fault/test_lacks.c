@@ -247,10 +247,45 @@ static void a_group_without_memory(void **state)
     assert_int_equal(lockstep_close(session), 0);
 }
 
+// Condition: each allocation of a gather with offsets fails once, in a world of one. Decision: the
+// gather is LOCKSTEP_E_SYSTEM and says so, and a later one completes.
+static void a_gather_without_memory(void **state)
+{
+    static const uint64_t counts[] = {2}, offsets[] = {1};
+    float input[2] = {5, 6}, output[3] = {0};
+    struct lockstep_collective what = LOCKSTEP_COLLECTIVE_INIT;
+    struct lockstep_config config = LOCKSTEP_CONFIG_INIT;
+    lockstep_session *session = NULL;
+    uint64_t number = 0;
+    (void)state;
+    what.kind = LOCKSTEP_GATHER;
+    what.name = "poor";
+    what.input = input;
+    what.output = output;
+    what.count = 2;
+    what.output_counts = counts;
+    what.output_offsets = offsets;
+    assert_int_equal(lockstep_open(&config, &session), 0);
+    for (;; number++) {
+        atomic_store(&scarce[MEMORY].asked, 0);
+        begin(MEMORY, number, false);
+        const int status = lockstep_collective_run(session, &what, LOCKSTEP_WAIT_FOREVER);
+        if (memory_used() <= number && status == 0)
+            break;
+        assert_int_equal(status, LOCKSTEP_E_SYSTEM);
+        assert_non_null(strstr(lockstep_error_text(), "no memory"));
+        assert_true(output[1] == 0);
+    }
+    assert_true(number >= 1);
+    assert_true(output[0] == 0 && output[1] == 5 && output[2] == 6);
+    assert_int_equal(lockstep_close(session), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_group_without_memory),
+        cmocka_unit_test(a_gather_without_memory),
         cmocka_unit_test(an_allocation_fails),
         cmocka_unit_test(an_allocation_fails_and_the_process_ends),
         cmocka_unit_test(memory_runs_out),

@@ -234,6 +234,8 @@ asked 1 "it does not speak HTTP; where it speaks HTTPS, say https://" status --h
 asked 1 "cannot ask localhost:$http: its certificate is not for 'localhost'" status \
     --cacert ca/ca.crt --http "localhost:$http"
 asked 0 "it answers and has 0 jobs" doctor --http "127.0.0.1:$http" --cacert ca/ca.crt --token-file token
+asked 1 "it has no job 'nobody': lockstep status" \
+    doctor --http "127.0.0.1:$http" --cacert ca/ca.crt --token-file token --job nobody
 curl -s --cacert ca/ca.crt -D headers -o said "https://127.0.0.1:$http/readyz" || fail "HTTPS"
 has said ok
 has headers "X-Content-Type-Options: nosniff"

@@ -3,6 +3,7 @@
 
 import os
 import re
+import tempfile
 import unittest
 
 from support import ROOT, alone, job
@@ -44,6 +45,37 @@ class Errors(unittest.TestCase):
             say(total[0])
             """, survive=True)
         self.assertEqual((said.code, said.lines), (0, ["5.0"] * 2), said)
+
+    def test_another_version_than_the_coordinators(self):
+        """A relay changes the version in the worker's first message."""
+        with tempfile.TemporaryDirectory() as folder:
+            said = job(1, f"""
+                import re, socket
+                at = {folder!r} + "/relay"
+                def pump(source, target, change):
+                    while data := source.recv(65536):
+                        target.sendall(change(data))
+                def older(data):  # Field 1 is the version, field 2 the job.
+                    return re.sub(rb"\x08[\x01-\x7f](\x12.another-version)", rb"\x08\x01\\1", data, flags=re.S)
+                def relay():
+                    while True:
+                        worker, there = door.accept()[0], socket.socket(socket.AF_UNIX)
+                        there.connect(there_is)
+                        for ends in ((worker, there, older), (there, worker, bytes)):
+                            threading.Thread(target=pump, args=ends, daemon=True).start()
+                there_is = os.environ["LOCKSTEP_COORDINATOR"][len("unix:"):]
+                os.environ.update(LOCKSTEP_COORDINATOR="unix:" + at, LOCKSTEP_JOB="another-version")
+                door = socket.socket(socket.AF_UNIX)
+                door.bind(at)
+                door.listen()
+                threading.Thread(target=relay, daemon=True).start()
+                try:
+                    lockstep.Session()
+                except lockstep.Mismatch as error:
+                    say(error)
+                """, opened=False)
+        self.assertRegex(said.out, r"speaks protocol version 1, the coordinator version \d+: install "
+                                   "the same Lockstep on both")
 
     def test_a_mean_of_integers(self):
         said = alone("""

@@ -324,6 +324,20 @@ class Life(unittest.TestCase):
         self.assertNotEqual(said.code, 0, said)
         self.assertIn("whose close was interrupted", said.error)
 
+    def test_shared_blocks_have_a_limit(self):
+        said = self.works(job(2, """
+            def descriptors():
+                links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+                return sum("memfd" in os.readlink(link) for link in links if os.path.islink(link))
+            session.barrier("the ranks of the host have met")
+            if rank == 0:
+                before = descriptors()
+                blocks = [session.zeros(2**20 + 1, "uint8") for _ in range(270)]
+                say(descriptors() - before)
+            session.barrier("looked")
+            """))
+        self.assertEqual(said.lines, ["256"], said)
+
     def test_a_killed_rank_is_named_within_a_second(self):
         said = job(3, DEATH)
         seconds, rank, host = said.lines[0].split()
