@@ -370,8 +370,8 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
  * continue it waits for a coordinator that is away, for five seconds at most.
  *
  * On a rank with a device the function first waits for the results of a step that a stream has
- * ended, without limit: until they are in memory, a rank is lost, the device has failed, or another
- * rank left more than a second ago. If they are not in memory then, gradients are undefined, and
+ * ended, without limit: until they are in memory, a rank is lost, the device has failed, or a rank
+ * has left whose data is missing here. If they are not in memory then, gradients are undefined, and
  * the log warns (step_dropped): synchronize the stream before the close to be sure.
  * Blocks: for a device as said; as long as other ranks take what this one has sent, and at most
  * three seconds more, or seven; longer only if a round trip takes more than half a second. Threads:

@@ -7,10 +7,12 @@
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/support/device_trainer.h"
 
+#include "base/text.h"
 #include "base/thread.h"
 
 #include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,14 +22,21 @@
 
 // ---- Stories -----------------------------------------------------------------------------------
 
-static void report(struct rank *rank, struct device_trainer *trainer, lockstep_call *call,
-                   uint64_t step)
+// Reports the gradients of the parameters from `first` on.
+static void report_from(struct rank *rank, struct device_trainer *trainer, lockstep_call *call,
+                        uint64_t step, uint32_t first)
 {
-    for (uint32_t p = DEVICE_PARAMETERS; p-- > 0;) {
+    for (uint32_t p = DEVICE_PARAMETERS; p-- > first;) {
         void *stream = device_trainer_stream(trainer, p);
         device_trainer_make(rank, trainer, p, step, trainer->gradients[p], stream);
         RANK_OK(rank, lockstep_grad_ready(trainer->module, call, p, NULL, stream));
     }
+}
+
+static void report(struct rank *rank, struct device_trainer *trainer, lockstep_call *call,
+                   uint64_t step)
+{
+    report_from(rank, trainer, call, step, 0);
 }
 
 // Reports all gradients of a call.
@@ -367,11 +376,22 @@ static void alone_a_sum_becomes_a_mean(void **state)
 // ---- The end of a session ----------------------------------------------------------------------
 
 #define BEHIND_MS 3000 // Longer than a close waits for anything but the device.
+#define SEEN_MS 500 // The driver looks at its device every 20 ms.
 
 struct held_stream {
     uint32_t *word;
     struct thread thread;
 };
+
+// Makes a stream stand still until `held->word` is 1.
+static void hold_stream(struct rank *rank, const struct device_trainer *trainer, void *stream,
+                        struct held_stream *held)
+{
+    DEVICE_CUDA(rank, trainer, mem_host_alloc((void **)&held->word, sizeof(*held->word), 0));
+    *held->word = 0;
+    DEVICE_CUDA(rank, trainer,
+                stream_wait_value32(stream, (uintptr_t)held->word, 1, CUDA_WAIT_VALUE_EQUAL));
+}
 
 static void held_let_go(void *context)
 {
@@ -380,15 +400,18 @@ static void held_let_go(void *context)
     __atomic_store_n(held->word, 1, __ATOMIC_SEQ_CST);
 }
 
-// Makes a stream stand still for BEHIND_MS.
-static void hold_stream(struct rank *rank, const struct device_trainer *trainer, void *stream,
+static void hold_for_a_while(struct rank *rank, const struct device_trainer *trainer, void *stream,
+                             struct held_stream *held)
+{
+    hold_stream(rank, trainer, stream, held);
+    RANK_TRUE(rank, thread_start(&held->thread, "held", held_let_go, held) == 0);
+}
+
+static void end_of_hold(struct rank *rank, const struct device_trainer *trainer,
                         struct held_stream *held)
 {
-    DEVICE_CUDA(rank, trainer, mem_host_alloc((void **)&held->word, sizeof(*held->word), 0));
-    *held->word = 0;
-    DEVICE_CUDA(rank, trainer,
-                stream_wait_value32(stream, (uintptr_t)held->word, 1, CUDA_WAIT_VALUE_EQUAL));
-    RANK_TRUE(rank, thread_start(&held->thread, "held", held_let_go, held) == 0);
+    thread_join(&held->thread);
+    DEVICE_CUDA(rank, trainer, mem_free_host(held->word));
 }
 
 // The last step is ended by a stream, and rank 0's device is seconds behind when the ranks close.
@@ -404,7 +427,7 @@ static void last_step(struct rank *rank)
         RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
         RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
         if (i == step && rank->rank == 0)
-            hold_stream(rank, &trainer, device_trainer_stream(&trainer, 0), &held);
+            hold_for_a_while(rank, &trainer, device_trainer_stream(&trainer, 0), &held);
         report(rank, &trainer, call, i);
         RANK_OK(rank, lockstep_call_end(call));
         RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
@@ -413,10 +436,8 @@ static void last_step(struct rank *rank)
     rank->session = NULL;
     for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
         device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
-    if (rank->rank == 0) {
-        thread_join(&held.thread);
-        DEVICE_CUDA(rank, &trainer, mem_free_host(held.word));
-    }
+    if (rank->rank == 0)
+        end_of_hold(rank, &trainer, &held);
     device_trainer_close(rank, &trainer);
 }
 
@@ -427,6 +448,126 @@ static void close_keeps_the_last_step(void **state)
     setting.world_size = 2;
     setting.device_memory_only = true;
     ranks_run(&setting, last_step, NULL);
+    device_expect_nothing_is_left();
+}
+
+// Rank 0 leaves out gradient 0 of the last step, and its stream `reads` comes to the results long
+// after rank 1 has left. context: not NULL: rank 1 leaves when rank 0 has seen the sum.
+static void last_step_behind(struct rank *rank)
+{
+    const uint64_t step = 3;
+    struct held_stream held;
+    struct device_trainer trainer;
+    lockstep_call *call;
+    device_trainer_open(rank, &trainer);
+    device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
+    for (uint64_t i = 1; i <= step; i++) {
+        const bool leaves_out = i == step && rank->rank == 0;
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
+        if (leaves_out)
+            hold_for_a_while(rank, &trainer, trainer.reads, &held);
+        report_from(rank, &trainer, call, i, leaves_out);
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
+    }
+    if (rank->context && rank->rank == 1)
+        usleep(SEEN_MS * 1000);
+    RANK_OK(rank, lockstep_close(rank->session));
+    rank->session = NULL;
+    const float *result = device_trainer_look(rank, &trainer, 0, trainer.gradients[0]);
+    for (int64_t i = 0; i < device_sizes[0]; i++)
+        RANK_EQUAL(rank, 2 * result[i], device_known(1, step, 0, i));
+    for (uint32_t p = 1; p < DEVICE_PARAMETERS; p++)
+        device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
+    if (rank->rank == 0)
+        end_of_hold(rank, &trainer, &held);
+    device_trainer_close(rank, &trainer);
+}
+
+static void close_needs_no_rank_whose_sum_is_here(void **state)
+{
+    struct setting setting = setting_named("nccl");
+    fake_nccl_reload_function *reload;
+    (void)state;
+    setting.world_size = 2;
+    setting.device_memory_only = true;
+    ranks_run(&setting, last_step_behind, NULL);
+    *(void **)&reload = device_fake("fake_nccl_reload");
+    // Rank 1 cannot end its communicator in order, and aborts it.
+    setenv("FAKE_NCCL_FAIL", "ncclCommFinalize:1:6", 1);
+    reload();
+    ranks_run(&setting, last_step_behind, &setting);
+    unsetenv("FAKE_NCCL_FAIL");
+    reload();
+    device_expect_nothing_is_left();
+}
+
+// ---- A step whose results are dropped ----------------------------------------------------------
+
+struct dropped {
+    struct held_stream held;
+    char line[512]; // The warning of rank 0; "": none yet.
+};
+
+static void dropped_hears(void *context, lockstep_log_level level, const char *line)
+{
+    struct dropped *dropped = context;
+    if (level != LOCKSTEP_LOG_WARN || !strstr(line, "step_dropped"))
+        return;
+    (void)text_copy(dropped->line, sizeof(dropped->line), line);
+    __atomic_store_n(dropped->held.word, 1, __ATOMIC_SEQ_CST);
+}
+
+static void dropped_configure(struct rank *rank, struct lockstep_config *config)
+{
+    if (rank->rank != 0)
+        return;
+    config->log = dropped_hears;
+    config->log_context = rank->context;
+}
+
+// Rank 1 ends the job while rank 0's stream still makes the gradients of a step that has ended.
+static void dropped_step(struct rank *rank)
+{
+    struct dropped *dropped = rank->context;
+    struct device_trainer trainer;
+    lockstep_call *call;
+    device_trainer_open(rank, &trainer);
+    device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
+    for (uint64_t step = 1; step <= 2; step++) {
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
+        if (step == 2 && rank->rank == 0)
+            hold_stream(rank, &trainer, device_trainer_stream(&trainer, 0), &dropped->held);
+        report(rank, &trainer, call, step);
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
+    }
+    rank_meet(rank);
+    if (rank->rank == 1)
+        RANK_OK(rank, lockstep_abort(rank->session, "the loss is NaN"));
+    RANK_OK(rank, lockstep_close(rank->session));
+    rank->session = NULL;
+    if (rank->rank == 0) {
+        RANK_TRUE(rank, strstr(dropped->line, "the loss is NaN"));
+        DEVICE_CUDA(rank, &trainer, mem_free_host(dropped->held.word));
+    }
+    device_trainer_close(rank, &trainer);
+}
+
+static void close_warns_of_a_dropped_step(void **state)
+{
+    struct setting setting = setting_named("nccl");
+    struct dropped dropped = {.line = ""};
+    const struct cluster_test test = {.setting = &setting,
+                                      .configure = dropped_configure,
+                                      .body = dropped_step,
+                                      .context = &dropped};
+    (void)state;
+    setting.world_size = 2;
+    setting.device_memory_only = true;
+    ranks_run_test(&test);
     device_expect_nothing_is_left();
 }
 
@@ -445,7 +586,9 @@ static const struct device_story stories[] = {
 int main(void)
 {
     const struct CMUnitTest more[] = {cmocka_unit_test(alone_a_sum_becomes_a_mean),
-                                      cmocka_unit_test(close_keeps_the_last_step)};
+                                      cmocka_unit_test(close_keeps_the_last_step),
+                                      cmocka_unit_test(close_needs_no_rank_whose_sum_is_here),
+                                      cmocka_unit_test(close_warns_of_a_dropped_step)};
     return device_stories_run("devices: streams", stories, sizeof(stories) / sizeof(stories[0]),
                               more, sizeof(more) / sizeof(more[0]));
 }

@@ -221,10 +221,12 @@ void device_trainer_expect(struct rank *rank, const struct device_trainer *train
 
 void *device_fake(const char *name)
 {
-    void *library = dlopen(getenv("LOCKSTEP_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
+    const bool nccl = strncmp(name, "fake_nccl_", 10) == 0;
+    const char *path = getenv(nccl ? "LOCKSTEP_NCCL_LIBRARY" : "LOCKSTEP_CUDA_LIBRARY");
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     void *function = !library ? NULL : dlsym(library, name);
     if (!function)
-        fail_msg("the fake driver has no %s", name);
+        fail_msg("the fakes have no %s", name);
     return function;
 }
 

@@ -80,7 +80,8 @@ const float *device_trainer_look(struct rank *rank, const struct device_trainer 
 void device_trainer_expect(struct rank *rank, const struct device_trainer *trainer,
                            uint32_t parameter, uint64_t step, const float *from);
 
-// Returns a function of the fake driver, which all ranks of this process share.
+// Returns a function of the fake driver, or of the fake NCCL ("fake_nccl_..."). All ranks of this
+// process share them.
 void *device_fake(const char *name);
 // Fails the test if the fake driver has a complaint, or if an object in it was not freed.
 void device_expect_nothing_is_left(void);

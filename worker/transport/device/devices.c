@@ -79,6 +79,16 @@ static void devices_fail(struct devices *devices)
 
 // ---- flows --------------------------------------------------------------------------------------
 
+static void devices_free_flow(struct devices *devices, struct device_flow *flow)
+{
+    if (flow->event)
+        device_event_free(devices->device, flow->event);
+    if (flow->sum_event)
+        device_event_free(devices->device, flow->sum_event);
+    free(flow->extents);
+    free(flow);
+}
+
 static struct device_flow *devices_make_flow(struct devices *devices)
 {
     struct device_flow *flow = calloc(1, sizeof(*flow));
@@ -88,8 +98,9 @@ static struct device_flow *devices_make_flow(struct devices *devices)
     }
     list_init(&flow->turn);
     flow->event = device_event_make(devices->device);
-    if (!flow->event) {
-        free(flow);
+    flow->sum_event = flow->event ? device_event_make(devices->device) : NULL;
+    if (!flow->sum_event) {
+        devices_free_flow(devices, flow);
         return NULL;
     }
     devices->flow_count++;
@@ -168,7 +179,7 @@ void devices_release(struct devices *devices, struct device_flow *flow)
     devices_give_all(devices, flow);
     segments_release(devices, flow);
     flow->collective = NULL;
-    flow->untold = flow->summed = flow->summed_untold = false;
+    flow->untold = flow->summed = flow->summed_untold = flow->whole = false;
     list_remove(&flow->turn);
     list_push_front(&devices->idle, &flow->turn);
 }
@@ -249,9 +260,7 @@ static void devices_free_flows(struct devices *devices, struct list *list)
         struct device_flow *flow = list_entry(node, struct device_flow, turn);
         devices_release(devices, flow);
         list_remove(&flow->turn);
-        device_event_free(devices->device, flow->event);
-        free(flow->extents);
-        free(flow);
+        devices_free_flow(devices, flow);
     }
 }
 
@@ -375,11 +384,21 @@ static void devices_work_flows(struct devices *devices)
     }
 }
 
-// NCCL reports an error of work in flight only when it is polled.
+static bool devices_has_nccl(const struct devices *devices)
+{
+    list_for_each (node, &devices->working) {
+        if (device_flow_needs_ranks(list_entry(node, struct device_flow, turn)))
+            return true;
+    }
+    return false;
+}
+
+// NCCL reports an error of work in flight only when it is polled. It may also report that a rank
+// has left, which has taken its part in all sums.
 static void devices_work_errors(struct devices *devices)
 {
     if (devices_broken(devices) ||
-        (devices->stage == DEVICES_FORMED &&
+        (devices->stage == DEVICES_FORMED && devices_has_nccl(devices) &&
          communicator_poll(devices->communicator) == COMMUNICATOR_BROKEN))
         devices_fail(devices);
 }
@@ -528,15 +547,6 @@ void devices_travelled(struct flows *flows, const struct collective *collective)
 }
 
 // ---- waiting ------------------------------------------------------------------------------------
-
-static bool devices_has_nccl(const struct devices *devices)
-{
-    list_for_each (node, &devices->working) {
-        if (device_flow_reduces(list_entry(node, struct device_flow, turn)))
-            return true;
-    }
-    return false;
-}
 
 // NCCL's data and the goodbye travel on different connections. So work of a peer that has left may
 // still finish, and DEVICES_LEFT_MS are allowed for it.

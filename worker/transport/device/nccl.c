@@ -279,6 +279,8 @@ int nccl_come_back(struct devices *devices, struct device_flow *flow)
 static int nccl_enqueue_rest(struct devices *devices, struct device_flow *flow)
 {
     const bool held = devices->flows->recovers || (flow->packed && flow->collective->behind);
+    if (device_record(devices->device, DEVICE_REDUCE, flow->sum_event) < 0)
+        return -1;
     if (flow->packed && !held && nccl_finish(devices, flow, DEVICE_REDUCE) < 0)
         return -1;
     if (nccl_copy_header(devices, flow) < 0)
@@ -327,12 +329,21 @@ static bool nccl_is_next(const struct devices *devices, const struct device_flow
     return true;
 }
 
+// Looks whether the sum is whole. What other ranks do to NCCL later does not matter to it.
+static int nccl_look(struct devices *devices, struct device_flow *flow)
+{
+    const int happened = flow->whole ? 0 : device_happened(devices->device, flow->sum_event);
+    if (happened > 0)
+        flow->whole = nccl_is_sound(devices);
+    return happened < 0 || (happened > 0 && !flow->whole) ? -1 : 0;
+}
+
 int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part)
 {
     if (flow->stage <= STAGE_TAKING)
         return nccl_is_next(devices, flow) ? nccl_go_on(devices, flow, part) : 0;
     const int happened = device_happened(devices->device, flow->event);
-    return happened > 0 && !nccl_is_sound(devices) ? -1 : happened;
+    return happened < 0 || nccl_look(devices, flow) < 0 ? -1 : happened;
 }
 
 // A communicator that another rank has aborted may have left garbage.

@@ -24,7 +24,7 @@ int nccl_collect(struct devices *devices, struct device_flow *flow);
 // -1.
 int nccl_pack(struct devices *devices, struct device_flow *flow, enum dtype wire);
 // Continues a flow with NCCL; flows get NCCL in the order of their launch. 1: all enqueued work of
-// the flow has finished, and NCCL had no error; 0: not yet; -1: failed.
+// the flow has finished, and NCCL had no error before its sum was whole; 0: not yet; -1: failed.
 int nccl_advance(struct devices *devices, struct device_flow *flow, const struct nccl_part *part);
 // True if NCCL gets the flow only later, because a stream of the trainer has not made its
 // gradients.

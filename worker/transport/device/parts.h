@@ -76,6 +76,10 @@ struct device_flow {
     bool summed; // True once the result needs no other rank any more.
     bool summed_untold; // True if summed() is not reported yet.
     void *event; // Event recorded after the work that was enqueued last.
+    void *sum_event; // NCCL: event recorded after its group.
+    // NCCL: True once the sum was seen here, and was no garbage. From then on the flow needs
+    // neither other ranks nor NCCL.
+    bool whole;
     struct cached_table *cached; // NULL: no kernel is needed.
     // The row on the device, in the dtype of the transfer. NULL: not needed.
     struct device_block *packed;
@@ -188,6 +192,12 @@ static inline bool device_flow_reduces(const struct device_flow *flow)
 {
     return (flow->way == DEVICE_WAY_NCCL && !flow->summed) ||
            (flow->way == DEVICE_WAY_MIXED && flow->stage <= STAGE_COLLECTING);
+}
+
+// True if the result needs other ranks with a device.
+static inline bool device_flow_needs_ranks(const struct device_flow *flow)
+{
+    return device_flow_reduces(flow) && !flow->whole;
 }
 
 // The two steps of a flow with NCCL. begin: takes memory and gives the group to NCCL
