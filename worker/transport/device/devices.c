@@ -356,7 +356,8 @@ void devices_launch(struct flows *flows, struct collective *collective, enum dev
     flow->stage = STAGE_WAITING;
     device_enter(devices->device);
     int launched = devices_work_flow(devices, flow);
-    if (launched == 0 && nccl_waits_for_trainer(devices, flow))
+    flow->rings = launched == 0 && nccl_waits_for_trainer(devices, flow);
+    if (flow->rings)
         launched = inputs_ring(devices, flow);
     device_leave(devices->device);
     if (launched < 0)
@@ -575,7 +576,7 @@ static bool devices_has_to_look(const struct devices *devices)
         return true;
     list_for_each (node, &devices->working) {
         const struct device_flow *flow = list_entry(node, struct device_flow, turn);
-        if (flow->stage <= STAGE_TAKING)
+        if (flow->stage <= STAGE_TAKING && !flow->rings)
             return true;
     }
     return false;

@@ -308,6 +308,7 @@ static int nccl_go_on(struct devices *devices, struct device_flow *flow,
         return part->rest(devices, flow);
     if (nccl_waits_for_trainer(devices, flow))
         return 0;
+    flow->rings = false;
     if (part->begin(devices, flow) < 0)
         return -1;
     return flow->stage == STAGE_TAKING &&

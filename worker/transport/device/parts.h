@@ -71,6 +71,9 @@ struct device_flow {
     enum device_way way;
     enum device_stage stage;
     bool untold; // True if all work is enqueued and enqueued() is not reported yet.
+    // True while the flow waits for the bell that inputs_ring has enqueued: the driver need not
+    // look for its gradients.
+    bool rings;
     // True if the flow was forgotten before a stream of the trainer had produced its input.
     bool awaits;
     bool summed; // True once the result needs no other rank any more.
