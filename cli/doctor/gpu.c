@@ -9,12 +9,11 @@
 
 #include "cli/doctor/doctor.h"
 
+#include "base/nccl_setting.h"
 #include "base/text.h"
 #include "lockstep/lockstep.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define GPUS_NAMED 8
@@ -97,48 +96,12 @@ static void find_gpu_kernels(struct doctor_report *report, const struct lockstep
 
 // ---- NCCL --------------------------------------------------------------------------------------
 
-// Copies the value of the line "NAME=value" from a file of NCCL's. Returns false if there is no
-// such line.
-static bool in_file(const char *path, const char *name, char *value, size_t bytes)
-{
-    char line[256];
-    bool found = false;
-    FILE *file = fopen(path, "re");
-    while (file && !found && fgets(line, sizeof(line), file)) {
-        const size_t size = strlen(name);
-        line[strcspn(line, "\r\n")] = '\0';
-        found = strncmp(line, name, size) == 0 && line[size] == '=' && line[size + 1];
-        if (found)
-            (void)text_copy(value, bytes, line + size + 1);
-    }
-    if (file)
-        fclose(file);
-    return found;
-}
-
-// Looks for an NCCL variable in the places where NCCL looks, in the same order. Returns false if it
-// is not set, so that NCCL chooses.
-static bool nccl_setting(const char *name, char *value, size_t bytes)
-{
-    char path[1024];
-    const char *set = getenv(name);
-    const char *named = getenv("NCCL_CONF_FILE");
-    const char *home = getenv("HOME");
-    if (set && *set)
-        return text_copy(value, bytes, set), true;
-    snprintf(path, sizeof(path), "%s/.nccl.conf", home ? home : "");
-    return in_file(named && *named ? named : path, name, value, bytes) ||
-           in_file("/etc/nccl.conf", name, value, bytes);
-}
-
 static void find_nccl(struct doctor_report *report, const struct lockstep_devices *devices)
 {
     struct doctor_finding *finding = doctor_add(report, "nccl");
     const uint32_t version = devices->nccl_version;
     const enum doctor_status bad = devices->count > 0 ? DOCTOR_WARNING : DOCTOR_OK;
-    char blocking[24] = "";
-    if (nccl_setting("NCCL_COMM_BLOCKING", blocking, sizeof(blocking)) &&
-        strtol(blocking, NULL, 0) > 0) {
+    if (nccl_setting_blocks()) {
         doctor_judge(finding, bad,
                      "NCCL_COMM_BLOCKING is set: unset it, because ranks with GPUs would wait for "
                      "lost ones for ever");

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #define WORLD 3
 #define SOON_MS 5000 // Time limit, before test_bound_ms(); lockstep_open could wait for a minute.
@@ -110,10 +111,12 @@ static void test_an_old_nccl(void **state)
     open_a_good_world();
 }
 
-// NCCL's own variable would make it wait without a deadline.
+// NCCL's own variable would make it wait without a deadline, also if a file sets it.
 static void test_an_nccl_that_blocks(void **state)
 {
     static const char text[] = "NCCL_COMM_BLOCKING is set, and a rank would wait";
+    static const char line[] = "NCCL_DEBUG=WARN\nNCCL_COMM_BLOCKING=1\n";
+    char file[] = "/tmp/lockstep-nccl-XXXXXX";
     struct expectation expected = {
         .devices = {"cuda:0", "none", "cuda:1"},
         .status = {LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG, LOCKSTEP_E_CONFIG},
@@ -126,6 +129,14 @@ static void test_an_nccl_that_blocks(void **state)
     setenv("NCCL_COMM_BLOCKING", "0", 1);
     open_a_good_world();
     unsetenv("NCCL_COMM_BLOCKING");
+    const int descriptor = mkstemp(file);
+    assert_true(descriptor >= 0 && write(descriptor, line, sizeof(line) - 1) > 0);
+    setenv("NCCL_CONF_FILE", file, 1);
+    open_world(&expected);
+    unsetenv("NCCL_CONF_FILE");
+    (void)unlink(file);
+    (void)close(descriptor);
+    open_a_good_world();
 }
 
 // Virtual ranks are for host memory.

@@ -14,6 +14,7 @@
 #include "worker/device/nccl.h"
 #include "worker/device/parts.h"
 
+#include "base/nccl_setting.h"
 #include "base/text.h"
 #include "protos/types.h"
 
@@ -119,13 +120,11 @@ static int device_find_ordinal(struct device *device)
 
 static void device_find_nccl(struct device_facts *facts)
 {
-    const char *blocking = getenv("NCCL_COMM_BLOCKING");
     int version = 0;
-    // NCCL prefers the variable to a communicator's configuration.
-    if (blocking && strtol(blocking, NULL, 0) > 0) {
-        text_copy(
-            facts->nccl_missing, sizeof(facts->nccl_missing),
-            "NCCL_COMM_BLOCKING is set, and a rank would wait for lost ones for ever: unset it");
+    if (nccl_setting_blocks()) {
+        text_copy(facts->nccl_missing, sizeof(facts->nccl_missing),
+                  "NCCL_COMM_BLOCKING is set, and a rank would wait for lost ones for ever: unset "
+                  "it, also in NCCL's files (~/.nccl.conf, /etc/nccl.conf)");
         return;
     }
     const struct nccl *nccl = nccl_load(facts->nccl_missing, sizeof(facts->nccl_missing));
