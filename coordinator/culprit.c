@@ -99,13 +99,15 @@ static void culprit_link(const struct coordinator *core, const struct job *job,
 static void culprit_device(struct text *sentence, const struct culprit *culprit,
                            const struct worker *worker, uint64_t age_ms)
 {
+    const struct place *place = &worker->heartbeat.place;
+    const bool closes = place->inside && place->api == API_CLOSE;
     if (worker->heartbeat.held == DEVICE_HOLD_NCCL) {
         text_append(sentence, "has given its part to %s",
                     strncmp(culprit->awaited, "NCCL", 4) == 0 ? culprit->awaited : "NCCL");
         culprit_step(sentence, culprit, worker);
         text_append(sentence, ", which does not end; that is so for ");
     } else {
-        text_append(sentence, "waits for %s",
+        text_append(sentence, "waits%s for %s", closes ? " in lockstep_close" : "",
                     culprit->awaited[0] == '\0' ? "what a stream of its device makes"
                                                 : culprit->awaited);
         if (culprit->stream != 0)

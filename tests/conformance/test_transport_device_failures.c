@@ -397,6 +397,38 @@ static void test_copies_of_nothing_are_awaited(void **state)
                                .segment_bytes = ELEMENTS_MOST}); // Four segments.
 }
 
+// True if the rank says that it waits for its device and for nothing else.
+static bool device_is_awaited(struct member *member, const void *collective)
+{
+    const struct device_held held = transport_inspect_device(member->transport);
+    return held.hold == DEVICE_HOLD_STREAM && held.collective == collective && !held.ready;
+}
+
+// The sum is whole, and rank 0's device never writes it. No other rank and no stream is blamed.
+static void script_never_written(struct member *member)
+{
+    struct rig rig;
+    struct shot shot;
+    rig_open(member, &rig);
+    rig_fill(member, &rig, shot_value(member->rank, 0));
+    shot_launch(member, &shot, &rig, 0);
+    if (member->rank != 0) {
+        member_until(member, &member->done_count, 1, "the collective");
+    } else {
+        idle_until(member, device_is_awaited, &shot.collective, "what is awaited");
+        fake->lose(0, 719);
+        member_until(member, &member->failed_count, 1, "the failure");
+    }
+    script_give_up(member, &rig);
+}
+
+static void test_a_device_that_does_not_write(void **state)
+{
+    (void)state;
+    fake_gpu_weather(DEVICES, "FAKE_CUDA_FAIL=lockstep_finish:1:hang@0", NULL);
+    run_failing(FLEET_NCCL, 2, script_never_written, &(struct play){.pieces = true});
+}
+
 // Another rank gives up, which also ends the kernels of this rank. Their output is not taken as a
 // result.
 static void script_ended_elsewhere(struct member *member)
@@ -514,6 +546,7 @@ int main(void)
         cmocka_unit_test(test_mixed_device_fails),
         cmocka_unit_test(test_last_segment_never_lands),
         cmocka_unit_test(test_copies_of_nothing_are_awaited),
+        cmocka_unit_test(test_a_device_that_does_not_write),
         cmocka_unit_test(test_nccl_fails),
         cmocka_unit_test(test_abort_hangs),
         cmocka_unit_test(test_mixed_abort_hangs),

@@ -471,12 +471,19 @@ static int step_backward(struct trainer *trainer)
     return status;
 }
 
+// True if the trainer closes after this step, and does not wait for its results.
+static bool step_is_left(const struct trainer *trainer)
+{
+    return trainer->script->ending == ENDING_AT_ONCE && trainer->step == trainer->script->last_step;
+}
+
 static int step_end(struct trainer *trainer)
 {
     void *stream = trainer->script->by_stream ? trainer->stream : NULL;
     const int status =
         trainer_check(trainer, "step_end", lockstep_step_end(trainer->session, stream));
-    if (status == 0 && stream && trainer->cuda->stream_synchronize(stream) != CUDA_OK)
+    if (status == 0 && stream && !step_is_left(trainer) &&
+        trainer->cuda->stream_synchronize(stream) != CUDA_OK)
         _exit(3);
     return status;
 }
@@ -499,6 +506,8 @@ static int step_run(struct trainer *trainer)
     if (status < 0)
         return status;
     trainer->settled = trainer->step;
+    if (step_is_left(trainer))
+        return 0;
     compare_gradients(trainer, &seen);
     // After a death the mean is one of fewer ranks.
     if (seen.elements_torn + seen.elements_intact > 0 && !trainer->script->survives)
@@ -575,6 +584,8 @@ static int trainer_end(struct trainer *trainer, uint64_t *hash)
     int status = 0;
     if (trainer->script->ending == ENDING_EXIT)
         _exit(0);
+    if (trainer->script->ending == ENDING_AT_ONCE)
+        return 0;
     if (trainer->script->ending == ENDING_ABORT)
         return lockstep_abort(trainer->session, "the loss is not a number");
     if (trainer->script->last_step == 0)

@@ -58,6 +58,7 @@ struct way {
 enum ending {
     ENDING_CLOSE = 0,
     ENDING_ABORT, // lockstep_abort, then lockstep_close.
+    ENDING_AT_ONCE, // lockstep_close after script.last_step; its streams may still work.
     ENDING_EXIT, // _exit(0) without closing the session.
 };
 

@@ -26,7 +26,7 @@
 static struct coordinator_process coordinator;
 static struct world world;
 
-static void begin(uint32_t size, uint32_t first_device, bool by_stream)
+static void begin(uint32_t size, uint32_t first_device, bool by_stream, bool closes)
 {
     struct script scripts[WORLD_MAX] = {{.place = PLACE_NOWHERE}};
     char floor_ms[48];
@@ -35,6 +35,8 @@ static void begin(uint32_t size, uint32_t first_device, bool by_stream)
     for (uint32_t rank = 0; rank < size; rank++) {
         scripts[rank].rest_ms = REST_MS;
         scripts[rank].by_stream = by_stream;
+        scripts[rank].ending = closes ? ENDING_AT_ONCE : ENDING_CLOSE;
+        scripts[rank].last_step = closes ? STEP - 1 : 0;
         scripts[rank].way = (struct way){.transport = "tcp", .device = rank >= first_device};
     }
     scripts[1].place = PLACE_IN_CALL;
@@ -57,7 +59,7 @@ static void end(void)
 static void stands_still(uint32_t size, uint32_t first_device, bool by_stream)
 {
     char culprit[256];
-    begin(size, first_device, by_stream);
+    begin(size, first_device, by_stream, false);
     world_expect(&world, 1, REPORT_PLACE, NULL);
     snprintf(culprit, sizeof(culprit),
              "\"1:device:step_end:pid=%d:says=waits for the gradient of 'c' on stream 0x"
@@ -85,6 +87,25 @@ static void between_devices(void **state)
     stands_still(2, 0, true);
 }
 
+// Condition: both trainers close after a step that a stream of rank 1 has not made. Decision: it is
+// named, and the function that waits for it.
+static void in_close(void **state)
+{
+    char culprit[256];
+    (void)state;
+    begin(2, 0, true, true);
+    world_expect(&world, 1, REPORT_PLACE, NULL);
+    snprintf(
+        culprit, sizeof(culprit),
+        "\"1:device:close:pid=%d:says=waits in lockstep_close for the gradient of 'c' on stream "
+        "0x:says=which its device has not finished for\"",
+        (int)world.workers[1].pid);
+    stall_expect(&coordinator, culprit, WAIT_MS);
+    world_release(&world, 1);
+    world_expect_done(&world);
+    coordinator_stop(&coordinator);
+}
+
 static int teardown(void **state)
 {
     (void)state;
@@ -97,6 +118,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(staged, teardown),
         cmocka_unit_test_teardown(between_devices, teardown),
+        cmocka_unit_test_teardown(in_close, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,7 +67,7 @@ static enum device_hold inspect_held(struct lockstep_session *session, struct an
     const struct device_held held = transport_inspect_device(session->transport);
     if (held.hold == DEVICE_HOLD_STREAM) {
         engine_describe_held(session, &held, place->awaited, sizeof(place->awaited));
-        place->stream = (uint64_t)(uintptr_t)held.ready->stream;
+        place->stream = held.ready ? (uint64_t)(uintptr_t)held.ready->stream : 0;
     }
     if (held.hold == DEVICE_HOLD_NCCL)
         inspect_nccl(session, place);

@@ -154,6 +154,10 @@ void engine_describe_held(const struct lockstep_session *session, const struct d
     const struct buffer_group *group = engine_held_group(session, held);
     struct text into;
     text_init(&into, text, bytes);
+    if (!held->ready) {
+        text_append(&into, "copies and kernels of Lockstep");
+        return;
+    }
     if (group) {
         text_append(&into, "the buffer '%s'", group->tensors[0]->name);
         return;

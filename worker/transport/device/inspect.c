@@ -41,10 +41,11 @@ static const struct device_ready *devices_awaited(const struct devices *devices,
     return ready ? ready : dependency_awaited(devices, flow);
 }
 
-// True if the flow waits only for the trainer.
-static bool devices_is_held(const struct devices *devices, const struct device_flow *flow)
+// True if only the device is awaited.
+static bool devices_is_at_work(const struct device_flow *flow)
 {
-    return flow->stage == STAGE_HELD && device_event_query(devices->device, flow->event) != 0;
+    return flow->stage == STAGE_COLLECTING || flow->stage == STAGE_OFFLOADING ||
+           flow->stage == STAGE_DELIVERING;
 }
 
 // Collectives of NCCL start one after the other, so this stops at the first that waits for other
@@ -60,8 +61,10 @@ struct device_held device_inspect(struct flows *flows)
         const struct device_ready *ready = devices_awaited(devices, flow);
         if (ready)
             return (struct device_held){DEVICE_HOLD_STREAM, flow->collective, ready};
-        if (device_flow_reduces(flow) && !devices_is_held(devices, flow))
+        if (device_flow_needs_ranks(flow))
             return (struct device_held){.hold = DEVICE_HOLD_NCCL};
+        if (devices_is_at_work(flow))
+            return (struct device_held){DEVICE_HOLD_STREAM, flow->collective, NULL};
     }
     return (struct device_held){.hold = DEVICE_HOLD_NONE};
 }

@@ -17,7 +17,8 @@ struct flows;
 struct device_held {
     enum device_hold hold;
     const struct collective *collective; // DEVICE_HOLD_STREAM: the collective that waits.
-    // DEVICE_HOLD_STREAM: the first stream that has not produced its gradients.
+    // DEVICE_HOLD_STREAM: the first stream that has not produced its gradients; NULL: the device
+    // has not done the work that this library has enqueued, and nothing else is awaited.
     const struct device_ready *ready;
 };
 
