@@ -9,10 +9,10 @@
 #include "cli/doctor/share.h"
 
 #include "base/file_limit.h"
+#include "base/memory_file.h"
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
@@ -24,12 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
-
 #define SHARE_BYTES ((size_t)4 * 1024 * 1024)
-#define SHARE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define SHARE_WAIT_S 5
 #define SHARE_QUESTION 0x4c6f636bU // Written by this process, read by the other.
 #define SHARE_ANSWER 0x73746570U
@@ -75,15 +70,6 @@ struct share {
 
 // ---- memory ------------------------------------------------------------------------------------
 
-static int share_memfd(void)
-{
-    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    const int fd = memfd_create("lockstep-doctor", flags | MFD_NOEXEC_SEAL);
-    if (fd >= 0 || errno != EINVAL)
-        return fd;
-    return memfd_create("lockstep-doctor", flags); // Older kernels do not know one of the flags.
-}
-
 static uint32_t *share_map(int fd)
 {
     void *memory = mmap(NULL, SHARE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -104,12 +90,12 @@ static bool share_reads(const uint32_t *memory, uint32_t word)
 
 static enum share_part share_make(struct share *share)
 {
-    share->memory_fd = share_memfd();
+    share->memory_fd = memory_file_open("lockstep-doctor");
     if (share->memory_fd < 0)
         return SHARE_MEMFD;
     if (file_limit_fill(share->memory_fd, SHARE_BYTES) < 0)
         return SHARE_FALLOCATE;
-    if (fcntl(share->memory_fd, F_ADD_SEALS, SHARE_SEALS) < 0)
+    if (memory_file_seal(share->memory_fd) < 0)
         return SHARE_SEAL;
     share->memory = share_map(share->memory_fd);
     if (!share->memory)
@@ -184,8 +170,7 @@ static int share_receive(int from)
 static enum share_part share_take(int fd)
 {
     struct stat status;
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & SHARE_SEALS) != SHARE_SEALS || fstat(fd, &status) < 0 ||
+    if (!memory_file_is_sealed(fd) || fstat(fd, &status) < 0 ||
         status.st_size != (off_t)SHARE_BYTES)
         return SHARE_SEALS_SEEN;
     uint32_t *memory = share_map(fd);

@@ -11,6 +11,7 @@
 #include "worker/memory/regions.h"
 
 #include "base/file_limit.h"
+#include "base/memory_file.h"
 #include "base/mutex.h"
 #include "worker/support/spare.h"
 
@@ -22,8 +23,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define REGION_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static_assert(LOCKSTEP_MAX_MATES <= 32, "a mask has one bit for each mate");
 
@@ -168,22 +167,13 @@ static void region_populate(void *memory, size_t bytes)
     (void)madvise(memory, bytes, MADV_POPULATE_WRITE);
 }
 
-static int region_resize(const struct region *region)
-{
-    struct file_limit limit;
-    file_limit_begin(&limit);
-    const int status = ftruncate(region->fd, (off_t)region->bytes);
-    file_limit_end(&limit);
-    return status;
-}
-
 // Returns 0, or a negative errno; on failure nothing is left open or mapped.
 static int region_open(struct region *region)
 {
-    region->fd = memfd_create("lockstep-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    region->fd = memory_file_open("lockstep-region");
     if (region->fd < 0)
         return -errno;
-    if (region_resize(region) == 0 && fcntl(region->fd, F_ADD_SEALS, REGION_SEALS) == 0) {
+    if (memory_file_resize(region->fd, region->bytes) == 0 && memory_file_seal(region->fd) == 0) {
         void *memory = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, 0);
         region->memory = memory == MAP_FAILED ? NULL : memory;
     }
@@ -453,8 +443,7 @@ static const char *region_check(int fd, uint64_t bytes)
     struct stat status;
     if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode))
         return "sent a region that is no memory";
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & REGION_SEALS) != REGION_SEALS)
+    if (!memory_file_is_sealed(fd))
         return "sent a region that can be cut";
     if (bytes == 0 || status.st_size < 0 || (uint64_t)status.st_size < bytes)
         return "sent a region that is smaller than it says";

@@ -15,6 +15,7 @@
 
 #include "worker/stacks/python.h"
 
+#include "base/memory_file.h"
 #include "base/text.h"
 
 #include <dlfcn.h>
@@ -24,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -146,7 +146,7 @@ static bool helper_run(struct python *python)
 bool python_dump(struct python *python)
 {
     python_forget(python);
-    python->fd = memfd_create("lockstep-python", MFD_CLOEXEC);
+    python->fd = memory_file_open("lockstep-python");
     if (python->fd < 0)
         return false;
     if (helper_run(python) && lseek(python->fd, 0, SEEK_END) > 0)

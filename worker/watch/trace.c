@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/file_limit.h"
+#include "base/memory_file.h"
 #include "base/text.h"
 #include "worker/support/config.h"
 
@@ -79,15 +80,8 @@ static int trace_make_file(const struct config *config, const struct uuid *uuid,
 
 static int trace_make_memory(void)
 {
-    const int fd = memfd_create("lockstep-trace", MFD_CLOEXEC);
-    struct file_limit limit;
-    int resized;
-    if (fd < 0)
-        return -1;
-    file_limit_begin(&limit);
-    resized = ftruncate(fd, (off_t)TRACE_BYTES);
-    file_limit_end(&limit);
-    if (resized == 0)
+    const int fd = memory_file_open("lockstep-trace");
+    if (fd < 0 || memory_file_resize(fd, TRACE_BYTES) == 0)
         return fd;
     (void)close(fd);
     return -1;

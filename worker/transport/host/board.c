@@ -5,15 +5,13 @@
 
 #include "worker/transport/host/board.h"
 
-#include "base/file_limit.h"
+#include "base/memory_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define BOARD_PAGE 4096
-#define BOARD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static uint64_t board_slots_offset(uint32_t seats)
 {
@@ -44,12 +42,10 @@ static bool board_map_memory(struct board *board, uint32_t seats, uint64_t slot_
 
 int board_make(struct board *board, uint32_t seats, uint64_t slot_bytes)
 {
-    const uint64_t bytes = board_bytes(seats, slot_bytes);
-    const int fd = memfd_create("lockstep-board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int fd = memory_file_make("lockstep-board", board_bytes(seats, slot_bytes));
     if (fd < 0)
         return -1;
-    if (file_limit_fill(fd, bytes) == 0 && fcntl(fd, F_ADD_SEALS, BOARD_SEALS) == 0 &&
-        board_map_memory(board, seats, slot_bytes, fd)) {
+    if (board_map_memory(board, seats, slot_bytes, fd)) {
         board->head->magic = BOARD_MAGIC;
         board->head->seats = seats;
         return fd;
@@ -62,8 +58,7 @@ const char *board_map(struct board *board, uint32_t seats, uint64_t slot_bytes, 
                       int fd)
 {
     struct stat stat;
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & BOARD_SEALS) != BOARD_SEALS)
+    if (!memory_file_is_sealed(fd))
         return "it is not sealed";
     if (bytes != board_bytes(seats, slot_bytes) || fstat(fd, &stat) < 0 ||
         (uint64_t)stat.st_size != bytes)
