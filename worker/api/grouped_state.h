@@ -12,7 +12,7 @@ struct lockstep_session;
 int grouped_state_sync(struct lockstep_session *session);
 // A failure if these values differ among the members of a group. Blocks.
 int grouped_state_check(struct lockstep_session *session);
-// Adds the hashes of these values to `hash`.
-void grouped_state_hash(const struct lockstep_session *session, struct hash64 *hash);
+// Adds the hashes of these values to `hash`. A failure: there is no memory.
+int grouped_state_hash(struct lockstep_session *session, struct hash64 *hash);
 
 #endif
