@@ -15,6 +15,7 @@
 //   links.c        combines the link measurements of all ranks into the tuning
 //   verify.c       lockstep_start: compares hashes of manifests
 //   difference.c   compares two different manifests item by item
+//   difference_line.c  the lines about their differences
 //   learning.c     learns the order of a phase from ready, wait and end messages
 //   publish.c      layouts and plans
 //   plans.c        forgets layouts
@@ -35,6 +36,7 @@
 //   history.c      step times and metrics over a job's whole run
 //   journal.c      the log of a job
 //   verdict.c      halts, lost workers, leaving workers
+//   advice.c       the words about a lost rank
 //   lineage.c      open generations, and the quorum of a decision
 //   suspicion.c    members that others have lost without a proof of death
 //   sides.c        the verdict on a collective that two ranks call differently

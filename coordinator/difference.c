@@ -26,6 +26,7 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
+#include "coordinator/difference_line.h"
 #include "coordinator/hash.h"
 #include "coordinator/job.h"
 #include "coordinator/names.h"
@@ -56,172 +57,12 @@ static bool side_primed(const struct manifest_side *side)
     return side_exhausted(side) || side->count >= CORE_LOOKAHEAD;
 }
 
-// ---- The report ------------------------------------------------------------------------------
-
-// Counts a difference. Adds its line to the report if there is room for this line and the last one.
-static void report_line(struct difference *difference, const char *line)
-{
-    const size_t reserve = 3 * LOCKSTEP_MARK_BYTES;
-    const size_t room = difference->report.capacity - difference->report.size;
-    difference->found++;
-    if (difference->shown == CORE_REPORT_LINES || strlen(line) + reserve > room)
-        return;
-    difference->shown++;
-    text_append(&difference->report, "\n  %s", line);
-}
-
-// Adds the name of an item: "fc2.weight", "actor/fc2.weight", "buffer bn.mean", "module actor",
-// "session options". Other items of the session have names of their own.
-static void item_label(struct text *line, const struct difference *difference, const char *module,
-                       const struct manifest_item *item)
-{
-    if (item->kind == MANIFEST_SESSION)
-        text_append(line, "%s", item->name[0] == '\0' ? "session options" : item->name);
-    else if (item->kind == MANIFEST_MODULE)
-        text_append(line, "module %s", item->name);
-    else
-        text_append(line, "%s%s%s%s", item->kind == MANIFEST_BUFFER ? "buffer " : "",
-                    difference->several_modules ? module : "",
-                    difference->several_modules ? "/" : "", item->name);
-}
-
-static void numbers_add(struct text *line, const char *name, const int64_t *numbers, uint32_t count)
-{
-    text_append(line, "%s [", name);
-    for (uint32_t i = 0; i < count; i++)
-        text_append(line, "%s%" PRId64, i == 0 ? "" : ", ", numbers[i]);
-    text_append(line, "]");
-}
-
-enum attribute {
-    ATTRIBUTE_DTYPE,
-    ATTRIBUTE_SHAPE,
-    ATTRIBUTE_STRIDES,
-    ATTRIBUTE_FLAGS
-};
-
-static void attribute_add(struct text *line, enum attribute attribute,
-                          const struct manifest_item *item)
-{
-    switch (attribute) {
-    case ATTRIBUTE_DTYPE:
-        text_append(line, "dtype %s", core_dtype_name(item->dtype));
-        break;
-    case ATTRIBUTE_SHAPE:
-        numbers_add(line, "shape", item->shape, item->dims);
-        break;
-    case ATTRIBUTE_STRIDES:
-        numbers_add(line, "strides", item->strides, item->dims);
-        break;
-    case ATTRIBUTE_FLAGS:
-        text_append(line, "flags 0x%" PRIx32, item->flags);
-        break;
-    }
-}
-
-static void report_attribute(struct difference *difference, enum attribute attribute,
-                             const struct manifest_item *a, const struct manifest_item *b)
-{
-    char text[CORE_LINE_BYTES];
-    struct text line;
-    text_init(&line, text, sizeof(text));
-    item_label(&line, difference, difference->sides[0].module, a);
-    text_append(&line, ": ");
-    attribute_add(&line, attribute, a);
-    text_append(&line, " on rank %" PRIu32 ", ", difference->sides[0].worker->rank);
-    attribute_add(&line, attribute, b);
-    text_append(&line, " on rank %" PRIu32, difference->sides[1].worker->rank);
-    report_line(difference, text);
-}
-
-// ---- Options: "key=value key=value" ----------------------------------------------------------
-
-static size_t option_size(const char *at)
-{
-    return strcspn(at, " ");
-}
-
-// Returns the size of an option's key with its '='; without '=', the size of the whole option.
-static size_t option_key_size(const char *at)
-{
-    const size_t size = option_size(at);
-    const char *equals = memchr(at, '=', size);
-    return !equals ? size : (size_t)(equals - at) + 1;
-}
-
-// Returns the option with this key, or NULL.
-static const char *option_find(const char *options, const char *key)
-{
-    const size_t size = option_key_size(key);
-    for (const char *at = options; *at != '\0'; at += option_size(at), at += strspn(at, " "))
-        if (option_key_size(at) == size && memcmp(at, key, size) == 0)
-            return at;
-    return NULL;
-}
-
-static void option_add(struct text *line, const char *option, uint32_t rank)
-{
-    if (!option)
-        text_append(line, "unset on rank %" PRIu32, rank);
-    else
-        text_append(line, "%.*s on rank %" PRIu32, (int)option_size(option), option, rank);
-}
-
-static void report_option(struct difference *difference, const struct manifest_item *item,
-                          const char *a, const char *b)
-{
-    char text[CORE_LINE_BYTES];
-    struct text line;
-    text_init(&line, text, sizeof(text));
-    item_label(&line, difference, difference->sides[0].module, item);
-    text_append(&line, ": ");
-    option_add(&line, a, difference->sides[0].worker->rank);
-    text_append(&line, ", ");
-    option_add(&line, b, difference->sides[1].worker->rank);
-    difference->found_loaded +=
-        item->kind == MANIFEST_SESSION && strcmp(item->name, MANIFEST_LOADED) == 0;
-    report_line(difference, text);
-}
-
-static void compare_options(struct difference *difference, const struct manifest_item *a,
-                            const struct manifest_item *b)
-{
-    const char *at;
-    for (at = a->value; *at != '\0'; at += option_size(at), at += strspn(at, " ")) {
-        const char *other = option_find(b->value, at);
-        if (!other || option_size(other) != option_size(at) ||
-            memcmp(other, at, option_size(at)) != 0)
-            report_option(difference, a, at, other);
-    }
-    for (at = b->value; *at != '\0'; at += option_size(at), at += strspn(at, " "))
-        if (!option_find(a->value, at))
-            report_option(difference, a, NULL, at);
-}
-
 // ---- Comparing -------------------------------------------------------------------------------
 
 static bool items_match(const struct manifest_entry *a, const struct manifest_entry *b)
 {
     return a->item.kind == b->item.kind && a->scope == b->scope &&
            strcmp(a->item.name, b->item.name) == 0;
-}
-
-static void compare_items(struct difference *difference, const struct manifest_item *a,
-                          const struct manifest_item *b)
-{
-    const size_t bytes = a->dims * sizeof(a->shape[0]);
-    if (strcmp(a->value, b->value) != 0)
-        compare_options(difference, a, b);
-    if (a->kind != MANIFEST_PARAMETER && a->kind != MANIFEST_BUFFER)
-        return;
-    if (a->dtype != b->dtype)
-        report_attribute(difference, ATTRIBUTE_DTYPE, a, b);
-    if (a->dims != b->dims || memcmp(a->shape, b->shape, bytes) != 0)
-        report_attribute(difference, ATTRIBUTE_SHAPE, a, b);
-    else if (memcmp(a->strides, b->strides, bytes) != 0)
-        report_attribute(difference, ATTRIBUTE_STRIDES, a, b);
-    if (a->flags != b->flags)
-        report_attribute(difference, ATTRIBUTE_FLAGS, a, b);
 }
 
 static void side_pop(struct manifest_side *side)
@@ -275,10 +116,10 @@ static void report_mark(struct difference *difference)
     difference->order_found = difference->found;
     text_init(&line, difference->order, sizeof(difference->order));
     text_append(&line, "the same names in another order: first ");
-    item_label(&line, difference, a->module, &side_entry(a, 0)->item);
+    difference_line_label(&line, difference, a->module, &side_entry(a, 0)->item);
     text_append(&line, " on rank %" PRIu32 ", where rank %" PRIu32 " has ", a->worker->rank,
                 b->worker->rank);
-    item_label(&line, difference, b->module, &side_entry(b, 0)->item);
+    difference_line_label(&line, difference, b->module, &side_entry(b, 0)->item);
 }
 
 // Replaces the lines about missing items.
@@ -289,7 +130,7 @@ static void report_order(struct difference *difference)
     difference->text[difference->order_used] = '\0';
     difference->shown = difference->order_shown;
     difference->found = difference->order_found;
-    report_line(difference, difference->order);
+    difference_line(difference, difference->order);
 }
 
 static void report_missing(struct difference *difference, uint32_t which)
@@ -300,13 +141,13 @@ static void report_missing(struct difference *difference, uint32_t which)
     const struct manifest_item *item = &side_entry(side, 0)->item;
     text_init(&line, text, sizeof(text));
     text_append(&line, "only on rank %" PRIu32 ": ", side->worker->rank);
-    item_label(&line, difference, side->module, item);
+    difference_line_label(&line, difference, side->module, item);
     if (item->kind == MANIFEST_PARAMETER || item->kind == MANIFEST_BUFFER) {
         text_append(&line, " (");
-        numbers_add(&line, core_dtype_name(item->dtype), item->shape, item->dims);
+        difference_line_numbers(&line, core_dtype_name(item->dtype), item->shape, item->dims);
         text_append(&line, ")");
     }
-    report_line(difference, text);
+    difference_line(difference, text);
     side->missing_sum +=
         hash_bytes(side_entry(side, 0)->scope + item->kind, item->name, strlen(item->name));
     if (item->kind == MANIFEST_MODULE)
@@ -328,15 +169,15 @@ static void report_moved(struct difference *difference, uint32_t which, uint32_t
     // If the modules are in another order, the line of the module is enough.
     if (moved->scope == passed->scope) {
         text_init(&line, text, sizeof(text));
-        item_label(&line, difference, near->module, &moved->item);
+        difference_line_label(&line, difference, near->module, &moved->item);
         text_append(&line, ": before %s on rank %" PRIu32 ", after it on rank %" PRIu32,
                     passed->item.name, near->worker->rank, far->worker->rank);
-        report_line(difference, text);
+        difference_line(difference, text);
     }
     if (which == 0)
-        compare_items(difference, &moved->item, &match->item);
+        difference_line_compare(difference, &moved->item, &match->item);
     else
-        compare_items(difference, &match->item, &moved->item);
+        difference_line_compare(difference, &match->item, &moved->item);
     match->matched = true;
     side_pop(near);
 }
@@ -358,7 +199,7 @@ static void compare_heads(struct difference *difference)
     struct manifest_side *a = &difference->sides[0];
     struct manifest_side *b = &difference->sides[1];
     if (items_match(side_entry(a, 0), side_entry(b, 0))) {
-        compare_items(difference, &side_entry(a, 0)->item, &side_entry(b, 0)->item);
+        difference_line_compare(difference, &side_entry(a, 0)->item, &side_entry(b, 0)->item);
         side_pop(a);
         side_pop(b);
         return;
@@ -504,7 +345,7 @@ void difference_begin(struct coordinator *core, struct job *job, struct worker *
         text_append(&line,
                     "config.root: %" PRIu32 " on rank %" PRIu32 ", %" PRIu32 " on rank %" PRIu32,
                     a->start.root, a->rank, b->start.root, b->rank);
-        report_line(difference, text);
+        difference_line(difference, text);
     }
     if (items)
         difference_go_on(core, job);
