@@ -11,6 +11,7 @@
 
 #include "coordinator/verdict.h"
 
+#include "coordinator/advice.h"
 #include "coordinator/ballot.h"
 #include "coordinator/beat.h"
 #include "coordinator/coordinator.h"
@@ -266,54 +267,6 @@ void verdict_leave(struct coordinator *core, struct worker *worker, const struct
 
 // ---- Losing ----------------------------------------------------------------------------------
 
-// The advice at the end of the sentence about a lost rank: the words before and after the pid.
-struct verdict_advice {
-    bool ended; // True if the process has ended, for all that is known.
-    const char *before;
-    const char *behind;
-};
-
-static const struct verdict_advice advice_seen = {true, "see why pid", "there ended"};
-// Its streams have ended. They also do when the process executes another program.
-static const struct verdict_advice advice_ended = {true, "see why pid",
-                                                   "there ended or called exec"};
-// Nobody has seen the end of the process: a network can end links, and refuse connections.
-static const struct verdict_advice advice_parted = {
-    true, "see whether pid", "there ended or the network to that host is cut"};
-static const struct verdict_advice advice_stopped = {false, "see what stopped pid", "there"};
-static const struct verdict_advice advice_silent = {false, "see whether pid",
-                                                    "there runs, and whether that host answers"};
-// For a rank that broke the protocol: its process may be alive.
-static const struct verdict_advice advice_liar = {
-    false, "pid",
-    "there broke the protocol: see that all ranks run the same Lockstep and that nothing "
-    "overwrites its memory"};
-
-// Where the other ranks go on, nobody has to start the job again.
-static const char *verdict_again_advice(const struct worker *worker)
-{
-    return worker->hello.on_failure == FAILURE_CONTINUE ? "" : ", then start the job again";
-}
-
-// Adds that a rank was lost, why, and what to do.
-static void verdict_lost_sentence(const struct worker *worker, const char *cause,
-                                  const struct verdict_advice *advice, struct text *sentence)
-{
-    if (worker->back.unseen) {
-        text_append(sentence, "rank %" PRIu32 " was lost while the coordinator was away: %s",
-                    worker->rank, cause);
-        return;
-    }
-    text_append(sentence, "rank %" PRIu32 " on host %s was lost: %s", worker->rank,
-                worker->hello.host, cause);
-    if (!advice->ended || worker->heartbeat.failure[0] == '\0')
-        text_append(sentence, "; %s %" PRIu32 " %s%s", advice->before, worker->hello.pid,
-                    advice->behind, verdict_again_advice(worker));
-    else
-        text_append(sentence, "; pid %" PRIu32 " ended without lockstep_close after %s",
-                    worker->hello.pid, worker->heartbeat.failure);
-}
-
 // A member was lost: the others go on, or the generation ends.
 static void verdict_on(struct coordinator *core, struct job *job, struct worker *worker,
                        const char *text)
@@ -331,7 +284,7 @@ static void verdict_on(struct coordinator *core, struct job *job, struct worker 
 }
 
 static void verdict_lost_text(struct coordinator *core, struct job *job, struct worker *worker,
-                              const char *cause, const struct verdict_advice *advice)
+                              const char *cause, enum advice advice)
 {
     char text[LOCKSTEP_TEXT_BYTES];
     struct text sentence;
@@ -341,9 +294,9 @@ static void verdict_lost_text(struct coordinator *core, struct job *job, struct 
         text_append(&sentence, "rank %" PRIu32 " on host %s has ended: the job was stopped by %s",
                     worker->rank, worker->hello.host, core->stopped_by);
     else
-        verdict_lost_sentence(worker, cause, advice, &sentence);
+        advice_sentence(worker, cause, advice, &sentence);
     worker->lost = true;
-    worker->vanished = advice->ended && !stopped;
+    worker->vanished = advice_is_of_an_end(advice) && !stopped;
     verdict_on(core, job, worker, text);
 }
 
@@ -359,27 +312,8 @@ static void verdict_cut(struct coordinator *core, struct job *job, const struct 
     text_append(&sentence,
                 " is cut: %s, and both ranks are alive; look at the network between these two "
                 "hosts%s",
-                cause, verdict_again_advice(worker));
+                cause, advice_again(worker));
     verdict_on(core, job, suspicion_loser(core, job, worker, peer), text);
-}
-
-// Adds why a stream ended, and returns the advice. A process that was silent before may still exist
-// and be stopped.
-static const struct verdict_advice *
-verdict_silence(const struct coordinator *core, const struct worker *worker, struct text *sentence)
-{
-    if (!beat_frozen(core, worker, core->now)) {
-        text_append(sentence, "its control stream ended without a goodbye");
-        return &advice_ended;
-    }
-    const bool stopped = beat_stopped(core, worker, core->now);
-    if (stopped)
-        text_append(sentence, "its process was stopped%s, and ",
-                    worker->beat.traced ? " by a debugger" : "");
-    text_append(sentence, "nothing was heard of it for ");
-    sentence_seconds(sentence, core->now - worker->heard_ms);
-    text_append(sentence, " when its control stream ended");
-    return stopped ? &advice_stopped : &advice_silent;
 }
 
 // After a verdict members may end without a goodbye: only those that were lost before count as
@@ -400,7 +334,7 @@ void verdict_death(struct coordinator *core, struct worker *worker, const char *
     struct text sentence;
     struct job *job = core_job_of(core, worker);
     text_init(&sentence, cause, sizeof(cause));
-    const struct verdict_advice *advice = verdict_silence(core, worker, &sentence);
+    const enum advice advice = advice_of_silence(core, worker, &sentence);
     core_disconnect(core, worker);
     if (worker->stage == STAGE_OUT) {
         verdict_forget_out(core, worker, worker->dead);
@@ -425,7 +359,7 @@ void verdict_gone(struct coordinator *core, struct worker *worker)
                       away ? "its control stream ended without a goodbye, and nothing listens at "
                              "its data port any more"
                            : "its links have ended, and nothing listens at its data port any more",
-                      away ? &advice_ended : &advice_parted);
+                      away ? ADVICE_ENDED : ADVICE_PARTED);
 }
 
 // In a ballot all links end. Otherwise the generation cannot go on without the link, so the ranks
@@ -459,7 +393,7 @@ void verdict_missed(struct coordinator *core, struct worker *worker)
     text_init(&sentence, cause, sizeof(cause));
     text_append(&sentence, "its control stream ended, and it has not come back for ");
     sentence_seconds(&sentence, core->now - worker->back.away_ms);
-    verdict_lost_text(core, core_job_of(core, worker), worker, cause, &advice_silent);
+    verdict_lost_text(core, core_job_of(core, worker), worker, cause, ADVICE_SILENT);
 }
 
 // Sends the first verdict again with an earlier step, for a member that cannot finish this step.
@@ -483,7 +417,7 @@ void verdict_parted(struct coordinator *core, struct worker *worker)
     text_init(&sentence, cause, sizeof(cause));
     text_append(&sentence, "it gave up: %s", worker->left_cause);
     if (worker->dead)
-        verdict_lost_text(core, job, worker, cause, &advice_silent);
+        verdict_lost_text(core, job, worker, cause, ADVICE_SILENT);
     else
         verdict_member_left(core, job, worker);
 }
@@ -502,10 +436,40 @@ static void verdict_goodbye(struct coordinator *core, const struct job *job, str
         verdict_parted(core, peer);
 }
 
+// The lost peer has left, by its own goodbye or by that of the report. The LEAVE frame of the data
+// plane may arrive before UP_LEAVE.
+static void verdict_lost_leaver(struct coordinator *core, struct job *job, struct worker *peer,
+                                const struct worker *worker, const struct up_lost *lost)
+{
+    if (lost->left && peer->left_cause[0] == '\0')
+        sentence_clean_lines(peer->left_cause, sizeof(peer->left_cause), lost->text,
+                             sizeof(lost->text));
+    // No rank can finish a step after the last one that the leaver has settled.
+    const uint64_t first_open = peer->heartbeat.settled + 1;
+    const bool earlier = peer->left && peer->goodbye == GOODBYE_NONE && first_open < lost->step;
+    verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
+}
+
+// The peer lives, but does not acknowledge what the witness sends.
+static void verdict_lost_link(struct coordinator *core, struct job *job,
+                              const struct worker *witness, struct worker *peer, uint64_t step)
+{
+    char cause[LOCKSTEP_TEXT_BYTES / 4];
+    struct text sentence;
+    text_init(&sentence, cause, sizeof(cause));
+    if (step != 0)
+        text_append(&sentence, "in step %" PRIu64 " ", step);
+    text_append(&sentence, "nothing that rank %" PRIu32 " sends is acknowledged any more",
+                witness->rank);
+    verdict_cut(core, job, witness, peer, cause);
+}
+
+// A report that a peer is lost is one of: a goodbye of the peer, which another member passes on; no
+// news; the end of a rank that has left; a link that is cut; a suspicion, which waits for a proof;
+// a death.
 void verdict_lost(struct coordinator *core, struct worker *worker, const struct up_lost *lost)
 {
     char cause[LOCKSTEP_TEXT_BYTES / 2];
-    char clean[LOCKSTEP_TEXT_BYTES / 4];
     struct text sentence;
     struct job *job = core_job_of(core, worker);
     if (lost->rank >= job->count || lost->rank == worker->rank) {
@@ -528,14 +492,7 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     if (peer->left && (ballot_runs(job) || lost->proof == PROOF_PORT))
         return;
     if (lost->left || peer->left) {
-        // The LEAVE frame of the data plane may arrive before UP_LEAVE.
-        if (lost->left && peer->left_cause[0] == '\0')
-            sentence_clean_lines(peer->left_cause, sizeof(peer->left_cause), lost->text,
-                                 sizeof(lost->text));
-        // No rank can finish a step after the last one that the leaver has settled.
-        const uint64_t first_open = peer->heartbeat.settled + 1;
-        const bool earlier = peer->left && peer->goodbye == GOODBYE_NONE && first_open < lost->step;
-        verdict_left(core, job, peer, worker, earlier ? first_open : lost->step);
+        verdict_lost_leaver(core, job, peer, worker, lost);
         return;
     }
     const struct worker *witness = names_witness(core, worker, lost);
@@ -543,29 +500,16 @@ void verdict_lost(struct coordinator *core, struct worker *worker, const struct 
     if (lost->silent && decision_removes(job, witness->rank))
         return;
     if (lost->silent && peer->connected && !beat_frozen(core, peer, core->now)) {
-        text_init(&sentence, clean, sizeof(clean));
-        if (lost->step != 0)
-            text_append(&sentence, "in step %" PRIu64 " ", lost->step);
-        text_append(&sentence, "nothing that rank %" PRIu32 " sends is acknowledged any more",
-                    witness->rank);
-        verdict_cut(core, job, witness, peer, clean);
+        verdict_lost_link(core, job, witness, peer, lost->step);
         return;
     }
-    const bool mates = strcmp(peer->hello.host_id, witness->hello.host_id) == 0;
     peer->dead = peer->dead || lost->proof == PROOF_PROCESS || lost->proof == PROOF_PORT;
     if (!peer->dead && !lost->silent && !lost->impossible &&
         suspicion_awaits(core, witness, peer, lost))
         return;
     text_init(&sentence, cause, sizeof(cause));
     names_loss(core, &sentence, worker, lost);
-    const struct verdict_advice *advice = mates ? &advice_ended : &advice_parted;
-    if (lost->impossible)
-        advice = &advice_liar;
-    else if (lost->silent)
-        advice = &advice_silent;
-    else if (lost->proof == PROOF_PROCESS)
-        advice = &advice_seen;
-    verdict_lost_text(core, job, peer, cause, advice);
+    verdict_lost_text(core, job, peer, cause, advice_of_loss(witness, peer, lost));
 }
 
 // ---- Disagreements ---------------------------------------------------------------------------
