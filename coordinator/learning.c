@@ -175,6 +175,24 @@ static void slot_waited(struct coordinator *core, const struct job *job, struct 
     }
 }
 
+// Adds to `stuck` the open slots that follow a stuck one, until there is none any more. A slot that
+// members wait for is never held back.
+static void held_spread(const struct learning *learning, const struct slot_set *open,
+                        const struct slot_set *waited, struct slot_set *stuck)
+{
+    bool more = true;
+    while (more) {
+        more = false;
+        for (uint32_t i = 0; i < learning->slot_count; i++) {
+            if (!slot_set_has(open, i) || slot_set_has(stuck, i) || slot_set_has(waited, i) ||
+                !sets_meet(&learning->slots[i].after, stuck))
+                continue;
+            slot_set_add(stuck, i);
+            more = true;
+        }
+    }
+}
+
 // Returns the next slot to grant, or NULL: every complete slot is granted or held back. A slot is
 // held back if one that it follows is not complete, or held back itself. Slots that follow each
 // other are granted in the order of their first reports.
@@ -184,9 +202,7 @@ static struct learned_slot *held_next(struct coordinator *core, struct job *job)
     struct learned_slot *next = NULL;
     struct slot_set waited;
     struct slot_set open = {{0}}; // Slots that are not granted.
-    struct slot_set stuck = {{0}};
-    uint32_t before = 0;
-    uint32_t count = 0;
+    struct slot_set stuck = {{0}}; // Open slots that are not complete, or are held back.
     slot_waited(core, job, &waited);
     learning->held = false;
     for (uint32_t i = 0; i < learning->slot_count; i++) {
@@ -199,16 +215,8 @@ static struct learned_slot *held_next(struct coordinator *core, struct job *job)
         else
             learning->held = true;
     }
-    do {
-        before = count;
-        for (uint32_t i = 0; i < learning->slot_count && learning->held; i++) {
-            if (!slot_set_has(&open, i) || slot_set_has(&stuck, i) || slot_set_has(&waited, i) ||
-                !sets_meet(&learning->slots[i].after, &stuck))
-                continue;
-            slot_set_add(&stuck, i);
-            count++;
-        }
-    } while (count > before);
+    if (learning->held)
+        held_spread(learning, &open, &waited, &stuck);
     for (uint32_t i = 0; i < learning->slot_count; i++) {
         struct learned_slot *slot = &learning->slots[i];
         if (!slot_set_has(&open, i) || slot_set_has(&stuck, i))
