@@ -91,27 +91,32 @@ void engine_let_go(struct lockstep_session *session)
               lockstep_status_name(session->end.over_status), session->end.over_text);
 }
 
+// The session goes on after this loss: the coordinator answers by a ballot, or by a verdict when
+// the job cannot go on. Without the coordinator this rank waits for it.
+static void engine_report_survived(struct lockstep_session *session, struct up_message *message,
+                                   const struct down_halt *seen)
+{
+    const bool proven =
+        message && message->kind == UP_LOST && message->u.lost.proof == PROOF_PROCESS;
+    session->end.lost_here = *seen; // For the case that the coordinator is lost, too.
+    // Before the decision a frozen rank reports only what it can prove. A coordinator that has just
+    // started may have no other proof of this death.
+    if (message && !session->engine.order->failed && !session->end.over &&
+        (!recovery_has_promised(session) || proven))
+        engine_send(session, message);
+    absence_begin(session);
+}
+
 void engine_report(struct lockstep_session *session, struct up_message *message,
                    const struct down_halt *seen)
 {
     const bool waits = session->end.verdict_deadline_ms != 0;
-    const bool proven =
-        message && message->kind == UP_LOST && message->u.lost.proof == PROOF_PROCESS;
-    // Without the coordinator this rank waits for it.
-    const bool goes_on = recovery_is_on(session) && seen->kind == HALT_LOST;
     const struct order *order = session->engine.order;
     const struct down_halt *known = waits              ? &session->end.lost_here
                                     : order->halt_held ? &order->halt
                                                        : NULL;
-    // The coordinator answers a loss by a ballot, or by a verdict when the job cannot go on.
-    if (goes_on && session->end.abort_text[0] == '\0') {
-        session->end.lost_here = *seen; // For the case that the coordinator is lost, too.
-        // Before the decision a frozen rank reports only what it can prove. A coordinator that has
-        // just started may have no other proof of this death.
-        if (message && !order->failed && !session->end.over &&
-            (!recovery_has_promised(session) || proven))
-            engine_send(session, message);
-        absence_begin(session);
+    if (recovery_is_on(session) && seen->kind == HALT_LOST && session->end.abort_text[0] == '\0') {
+        engine_report_survived(session, message, seen);
         return;
     }
     // After an abort this rank may go on with a commit wave. It then sees links to ranks end that
