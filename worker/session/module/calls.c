@@ -92,8 +92,8 @@ static bool call_is_complete(const struct opened *open, uint32_t parameter)
 {
     const uint64_t claim = atomic_load_explicit(
         &open->call->contribution->gradients[parameter].report.claim, memory_order_relaxed);
-    return claim >> CLAIM_BITS == open->serial &&
-           (claim & CLAIM_DECLARED) >= open->call->module->parameters[parameter].ready_count;
+    return claim_serial(claim) == open->serial &&
+           claim_count(claim) >= open->call->module->parameters[parameter].ready_count;
 }
 
 void call_missing(struct lockstep_module *module, struct answer_place *place)

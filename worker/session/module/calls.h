@@ -44,9 +44,25 @@ static inline struct opened opened_read(const struct lockstep_module *module)
 // A claim has the serial of a call in its high bits. Its low bits are the number of claimed reports
 // in that call, or one of the marks below if no further report is accepted.
 #define CLAIM_BITS 16
-#define CLAIM_ENDED 0xfffeu
-#define CLAIM_DECLARED 0xffffu
+#define CLAIM_ENDED 0xfffeu // The call has ended.
+#define CLAIM_DECLARED 0xffffu // The gradient was declared unused in the call.
 static_assert(LOCKSTEP_MAX_READY_COUNT < CLAIM_ENDED, "a count of reports is none of the marks");
+
+static inline uint64_t claim_word(uint64_t serial, uint32_t count)
+{
+    return serial << CLAIM_BITS | count;
+}
+
+static inline uint64_t claim_serial(uint64_t claim)
+{
+    return claim >> CLAIM_BITS;
+}
+
+// The number of claimed reports, or the mark.
+static inline uint32_t claim_count(uint64_t claim)
+{
+    return (uint32_t)(claim & ((1u << CLAIM_BITS) - 1));
+}
 
 // ---- calls.c -----------------------------------------------------------------------------------
 

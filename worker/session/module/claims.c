@@ -91,15 +91,14 @@ static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, u
     uint32_t next;
     do {
         *before = 0;
-        if (seen >> CLAIM_BITS == serial)
-            *before = (uint32_t)(seen & CLAIM_DECLARED);
-        else if (seen >> CLAIM_BITS > serial)
+        if (claim_serial(seen) == serial)
+            *before = claim_count(seen);
+        else if (claim_serial(seen) > serial)
             *before = CLAIM_ENDED;
         if (*before >= limit)
             return false;
         next = becomes == 0 ? *before + 1 : becomes;
-    } while (!atomic_compare_exchange_weak_explicit(&report->claim, &seen,
-                                                    serial << CLAIM_BITS | next,
+    } while (!atomic_compare_exchange_weak_explicit(&report->claim, &seen, claim_word(serial, next),
                                                     memory_order_seq_cst, memory_order_relaxed));
     return true;
 }
@@ -108,14 +107,14 @@ static bool call_claim(struct report *report, uint64_t serial, uint32_t limit, u
 // a call has one report only, no other thread writes the word, so a plain store is enough.
 static void call_say_settled(struct report *report, uint64_t serial, uint32_t ready_count)
 {
-    const uint64_t first = serial << CLAIM_BITS | 1;
+    const uint64_t first = claim_word(serial, 1);
     uint64_t seen = atomic_load_explicit(&report->settled, memory_order_relaxed);
     if (ready_count == 1) {
         atomic_store_explicit(&report->settled, first, memory_order_release);
         return;
     }
     while (!atomic_compare_exchange_weak_explicit(&report->settled, &seen,
-                                                  seen >> CLAIM_BITS == serial ? seen + 1 : first,
+                                                  claim_serial(seen) == serial ? seen + 1 : first,
                                                   memory_order_acq_rel, memory_order_relaxed))
         continue;
 }
@@ -125,9 +124,9 @@ static void call_say_settled(struct report *report, uint64_t serial, uint32_t re
 static uint32_t call_claimed(const struct report *report, uint64_t serial, uint32_t ready_count)
 {
     const uint64_t claim = atomic_load_explicit(&report->claim, memory_order_relaxed);
-    if (claim >> CLAIM_BITS != serial)
+    if (claim_serial(claim) != serial)
         return 0;
-    return (claim & CLAIM_DECLARED) == CLAIM_DECLARED ? 1 : ready_count - report->rest;
+    return claim_count(claim) == CLAIM_DECLARED ? 1 : ready_count - report->rest;
 }
 
 // ---- Handing over ------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ static void call_await_report(const struct report *report, uint64_t serial, uint
     const uint32_t claimed = call_claimed(report, serial, ready_count);
     uint32_t tries = 0;
     while (claimed > 0 && atomic_load_explicit(&report->settled, memory_order_acquire) !=
-                              (serial << CLAIM_BITS | claimed))
+                              claim_word(serial, claimed))
         thread_moment(&tries);
 }
 

@@ -200,9 +200,8 @@ static bool place_is_claimed(const struct home *name, const struct contribution 
                                       ? &claims->gradients[name->parameter].report
                                       : &replica_gradient(claims, replica, name->parameter)->report;
     const uint64_t claim = atomic_load(&report->claim);
-    const uint32_t count = (uint32_t)(claim & CLAIM_DECLARED);
-    return claim >> CLAIM_BITS > name->module->made.window_serial && count > 0 &&
-           count < CLAIM_ENDED;
+    return claim_serial(claim) > name->module->made.window_serial && claim_count(claim) > 0 &&
+           claim_count(claim) < CLAIM_ENDED;
 }
 
 // Another name of the gradient under which a report was claimed; module NULL: there is none. Runs
