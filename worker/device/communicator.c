@@ -268,15 +268,16 @@ static int communicator_group(struct communicator *communicator, communicator_bu
     return bulk < 0 || header < 0 || ended < 0 ? -1 : 0;
 }
 
-int communicator_reduce(struct communicator *communicator, uint64_t in, uint64_t out,
-                        uint64_t elements, enum dtype dtype, uint64_t words, uint64_t word_count)
+int communicator_allreduce(struct communicator *communicator, uint64_t in, uint64_t out,
+                           uint64_t elements, enum dtype dtype, uint64_t words, uint64_t word_count)
 {
     return communicator_group(communicator, communicator_sum, in, out, elements, dtype, words,
                               word_count);
 }
 
-int communicator_share(struct communicator *communicator, uint64_t in, uint64_t out, uint64_t each,
-                       enum dtype dtype, uint64_t words, uint64_t word_count)
+int communicator_reduce_scatter(struct communicator *communicator, uint64_t in, uint64_t out,
+                                uint64_t each, enum dtype dtype, uint64_t words,
+                                uint64_t word_count)
 {
     return communicator_group(communicator, communicator_scatter, in, out, each, dtype, words,
                               word_count);

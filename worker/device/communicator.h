@@ -52,14 +52,16 @@ void communicator_said(const struct communicator *communicator, char *text, size
 // The state must be COMMUNICATOR_STANDS. The state may be COMMUNICATOR_BUSY afterwards; then the
 // caller must enqueue no later work on the stream until the state is COMMUNICATOR_STANDS again.
 // Returns 0, or -1: the communicator is broken.
-int communicator_reduce(struct communicator *communicator, uint64_t in, uint64_t out,
-                        uint64_t elements, enum dtype dtype, uint64_t words, uint64_t word_count);
+int communicator_allreduce(struct communicator *communicator, uint64_t in, uint64_t out,
+                           uint64_t elements, enum dtype dtype, uint64_t words,
+                           uint64_t word_count);
 
-// As communicator_reduce, but each rank gets only its part of the sum: `out` = elements [rank *
+// As communicator_allreduce, but each rank gets only its part of the sum: `out` = elements [rank *
 // each, (rank + 1) * each) of the sum of `in`. `in` has `each` elements for each rank. `out` may be
 // that part of `in`.
-int communicator_share(struct communicator *communicator, uint64_t in, uint64_t out, uint64_t each,
-                       enum dtype dtype, uint64_t words, uint64_t word_count);
+int communicator_reduce_scatter(struct communicator *communicator, uint64_t in, uint64_t out,
+                                uint64_t each, enum dtype dtype, uint64_t words,
+                                uint64_t word_count);
 
 // Registers memory that will be used often, so that NCCL can transfer it without a copy if NCCL
 // supports that. A second registration of the same memory does nothing.

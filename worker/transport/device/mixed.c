@@ -93,11 +93,11 @@ static int mixed_begin(struct devices *devices, struct device_flow *flow)
     if (nccl_collect(devices, flow) < 0 || nccl_pack(devices, flow, collective->dtype) < 0)
         return -1;
     flow->stage = STAGE_TAKING;
-    return communicator_share(devices->communicator, flow->packed->address,
-                              flow->packed->address + offset,
-                              mixed_each(devices, collective->elements), collective->dtype,
-                              flow->words->address + NOTE_WEIGHT * sizeof(uint64_t),
-                              note_words(collective) - NOTE_WEIGHT);
+    return communicator_reduce_scatter(devices->communicator, flow->packed->address,
+                                       flow->packed->address + offset,
+                                       mixed_each(devices, collective->elements), collective->dtype,
+                                       flow->words->address + NOTE_WEIGHT * sizeof(uint64_t),
+                                       note_words(collective) - NOTE_WEIGHT);
 }
 
 // NCCL has taken the group: enqueues the copies to the host.

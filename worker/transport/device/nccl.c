@@ -156,10 +156,10 @@ static int nccl_begin(struct devices *devices, struct device_flow *flow)
         return -1;
     flow->collective->first_sent_us = clock_now_us();
     flow->stage = STAGE_TAKING;
-    return communicator_reduce(devices->communicator, in, flow->packed ? flow->packed->address : 0,
-                               collective->elements, nccl_wire(collective),
-                               flow->words->address + NOTE_WEIGHT * sizeof(uint64_t),
-                               note_words(collective) - NOTE_WEIGHT);
+    return communicator_allreduce(
+        devices->communicator, in, flow->packed ? flow->packed->address : 0, collective->elements,
+        nccl_wire(collective), flow->words->address + NOTE_WEIGHT * sizeof(uint64_t),
+        note_words(collective) - NOTE_WEIGHT);
 }
 
 // Runs the finish kernel. The first replica decides whether to write; the others read that
