@@ -212,7 +212,7 @@ static void test_steady_state_allocates_nothing(void **state)
 }
 
 // Only rows of several segments use events behind segments.
-static void test_short_rows_have_no_marks(void **state)
+static void test_short_rows_have_no_segment_events(void **state)
 {
     uint64_t events[2];
     (void)state;
@@ -398,7 +398,7 @@ int main(void)
         cmocka_unit_test_teardown(test_results_come_last, rig_nothing_left),
         cmocka_unit_test_teardown(test_alone, rig_nothing_left),
         cmocka_unit_test_teardown(test_steady_state_allocates_nothing, rig_nothing_left),
-        cmocka_unit_test_teardown(test_short_rows_have_no_marks, rig_nothing_left),
+        cmocka_unit_test_teardown(test_short_rows_have_no_segment_events, rig_nothing_left),
         cmocka_unit_test_teardown(test_segments_are_put_aside, rig_nothing_left),
         cmocka_unit_test_teardown(test_generations, rig_nothing_left),
         cmocka_unit_test(test_forms_in_vain),

@@ -238,7 +238,7 @@ int devices_open(struct flows *flows, const struct transport_config *config)
     devices->abort_ms = config->abort_ms == 0 ? DEVICES_ABORT_MS : config->abort_ms;
     devices->segment_bytes = config->segment_bytes;
     struct list *const lists[] = {&devices->working, &devices->done, &devices->left, &devices->idle,
-                                  &devices->marks};
+                                  &devices->segment_events};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
         list_init(lists[i]);
     device_enter(devices->device);

@@ -59,9 +59,9 @@ struct device_part {
 
 // Events recorded after the segments of a row, except the last segment, which has the event of the
 // flow.
-struct segment_marks {
-    struct list turn; // In devices.marks, or in no list while a flow uses the events.
-    void *events[DEVICE_SEGMENTS - 1];
+struct segment_events {
+    struct list turn; // In devices.segment_events, or in no list while a flow uses the events.
+    void *after[DEVICE_SEGMENTS - 1];
 };
 
 // A collective whose memory is on this device.
@@ -105,7 +105,7 @@ struct device_flow {
     struct extent *extents; // [extent_room]: the extents of `host`.
     uint32_t extent_room;
     // STAGED, MIXED, by segments
-    struct segment_marks *marks; // NULL: there is one segment, or all have landed.
+    struct segment_events *segment_events; // NULL: there is one segment, or all have landed.
     uint32_t segment_count; // Number of segments that are copied to the host. 0: none.
     uint32_t segments_landed;
     uint64_t landed; // Elements of the row, from the first, that the hosts may use.
@@ -160,7 +160,7 @@ struct devices {
     struct list left; // Forgotten flows whose enqueued work may still run.
     struct list idle; // Flows without a collective, which keep their events for reuse.
     uint64_t flow_count;
-    struct list marks; // Free segment_marks.
+    struct list segment_events; // Free ones.
     // The shelf: host memory for results that are offloaded until the trainer waits for them.
     uint8_t *shelf; // [shelf_bytes]
     uint64_t shelf_bytes;

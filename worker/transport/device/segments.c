@@ -56,66 +56,66 @@ static uint64_t segments_each(const struct devices *devices, const struct device
 
 // ---- events -------------------------------------------------------------------------------------
 
-static void segments_free_marks(struct devices *devices, struct segment_marks *marks)
+static void segments_free_events(struct devices *devices, struct segment_events *events)
 {
-    for (uint32_t i = 0; i < DEVICE_SEGMENTS - 1 && marks->events[i]; i++)
-        device_event_free(devices->device, marks->events[i]);
-    free(marks);
+    for (uint32_t i = 0; i < DEVICE_SEGMENTS - 1 && events->after[i]; i++)
+        device_event_free(devices->device, events->after[i]);
+    free(events);
 }
 
-static struct segment_marks *segments_make_marks(struct devices *devices)
+static struct segment_events *segments_make_events(struct devices *devices)
 {
-    struct segment_marks *marks = calloc(1, sizeof(*marks));
-    if (!marks) {
+    struct segment_events *events = calloc(1, sizeof(*events));
+    if (!events) {
         device_fail(devices->device, "out of memory here");
         return NULL;
     }
-    list_init(&marks->turn);
+    list_init(&events->turn);
     for (uint32_t i = 0; i < DEVICE_SEGMENTS - 1; i++) {
-        marks->events[i] = device_event_make(devices->device);
-        if (!marks->events[i]) {
-            segments_free_marks(devices, marks);
+        events->after[i] = device_event_make(devices->device);
+        if (!events->after[i]) {
+            segments_free_events(devices, events);
             return NULL;
         }
     }
-    return marks;
+    return events;
 }
 
-static struct segment_marks *segments_take_marks(struct devices *devices)
+static struct segment_events *segments_take_events(struct devices *devices)
 {
-    struct list *node = list_pop_front(&devices->marks);
-    return node ? list_entry(node, struct segment_marks, turn) : segments_make_marks(devices);
+    struct list *node = list_pop_front(&devices->segment_events);
+    return node ? list_entry(node, struct segment_events, turn) : segments_make_events(devices);
 }
 
 int segments_reserve(struct devices *devices, uint32_t rows, uint64_t bytes)
 {
     for (uint32_t i = 0; i < rows && bytes > segments_bytes(devices); i++) {
-        struct segment_marks *marks = segments_make_marks(devices);
-        if (!marks)
+        struct segment_events *events = segments_make_events(devices);
+        if (!events)
             return -1;
-        list_push_back(&devices->marks, &marks->turn);
+        list_push_back(&devices->segment_events, &events->turn);
     }
     return 0;
 }
 
 void segments_release(struct devices *devices, struct device_flow *flow)
 {
-    if (flow->marks)
-        list_push_front(&devices->marks, &flow->marks->turn);
-    flow->marks = NULL;
+    if (flow->segment_events)
+        list_push_front(&devices->segment_events, &flow->segment_events->turn);
+    flow->segment_events = NULL;
 }
 
 void segments_fini(struct devices *devices)
 {
     struct list *node = NULL;
-    while ((node = list_pop_front(&devices->marks)))
-        segments_free_marks(devices, list_entry(node, struct segment_marks, turn));
+    while ((node = list_pop_front(&devices->segment_events)))
+        segments_free_events(devices, list_entry(node, struct segment_events, turn));
 }
 
 // The event after a segment; the last segment has the event of the flow.
 static void *segments_event(const struct device_flow *flow, uint32_t segment)
 {
-    return segment + 1 < flow->segment_count ? flow->marks->events[segment] : flow->event;
+    return segment + 1 < flow->segment_count ? flow->segment_events->after[segment] : flow->event;
 }
 
 // ---- to the host --------------------------------------------------------------------------------
@@ -146,12 +146,12 @@ int segments_collect(struct devices *devices, struct device_flow *flow, enum dev
     flow->segments_landed = 0;
     flow->landed = flow->share.first;
     flow->stage = STAGE_COLLECTING;
-    flow->marks = flow->segment_count > 1 ? segments_take_marks(devices) : NULL;
-    if (flow->segment_count > 1 && !flow->marks)
+    flow->segment_events = flow->segment_count > 1 ? segments_take_events(devices) : NULL;
+    if (flow->segment_count > 1 && !flow->segment_events)
         return -1;
     for (uint32_t i = 0; i + 1 < flow->segment_count; i++, at += each) {
         if (segments_copy(devices, flow, stream, from, at, each) < 0 ||
-            device_record(devices->device, stream, flow->marks->events[i]) < 0 ||
+            device_record(devices->device, stream, flow->segment_events->after[i]) < 0 ||
             device_ring(devices->device, stream) < 0)
             return -1;
     }
