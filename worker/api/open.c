@@ -31,6 +31,7 @@
 #include "worker/session/headroom.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/plain.h"
+#include "worker/support/config_device.h"
 #include "worker/support/error.h"
 #include "worker/support/handle.h"
 #include "worker/support/process.h"
@@ -414,7 +415,7 @@ static int open_device(struct lockstep_session *session)
         opened = open_one(session, session->config.device);
         rest = "";
     }
-    while (opened == 0 && *rest != '\0' && config_next_device(&rest, &number)) {
+    while (opened == 0 && *rest != '\0' && config_device_next(&rest, &number)) {
         snprintf(choice, sizeof(choice), CONFIG_DEVICE_KIND "%" PRIu64, number);
         opened = open_one(session, choice);
     }

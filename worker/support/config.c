@@ -5,8 +5,6 @@
 
 #include "worker/support/config.h"
 
-#include "worker/support/config_travel.h"
-
 #include "base/hash64.h"
 #include "base/parse.h"
 #include "base/setting.h"
@@ -14,6 +12,8 @@
 #include "base/utf8.h"
 #include "base/variables.h"
 #include "protos/tuning.h"
+#include "worker/support/config_device.h"
+#include "worker/support/config_travel.h"
 #include "worker/support/error.h"
 
 #include <arpa/inet.h>
@@ -26,8 +26,6 @@
 #include <unistd.h>
 
 #define MIB (1024u * 1024u)
-#define CONFIG_DEVICE_MOST 9999 // Largest number of a device that is accepted.
-#define CONFIG_DEVICE_DIGITS 4 // Digits of CONFIG_DEVICE_MOST.
 #define BOOT_ID_BYTES 64
 
 const char *const config_orders[] = {"error", "zero_defer"};
@@ -438,66 +436,6 @@ static int config_waits(const struct lockstep_config *given, struct config *conf
     if (status < 0)
         return status;
     return config_number("LOCKSTEP_HALT_TIMEOUT_MS", UINT32_MAX, &config->halt_timeout_ms);
-}
-
-bool config_next_device(const char **rest, uint64_t *number)
-{
-    char digits[CONFIG_DEVICE_DIGITS + 1];
-    const size_t length = strcspn(*rest, ",");
-    if (length >= sizeof(digits))
-        return false;
-    memcpy(digits, *rest, length);
-    digits[length] = '\0';
-    *rest += length + ((*rest)[length] == ',' && (*rest)[length + 1] != '\0');
-    return parse_u64(digits, number) && *number <= CONFIG_DEVICE_MOST;
-}
-
-// Returns the number of devices in a list such as "0,1"; 0 if the list is not valid. Then *twice is
-// a device that occurs twice, or -1.
-static uint32_t config_count_devices(const char *list, int64_t *twice)
-{
-    uint64_t numbers[LOCKSTEP_MAX_OWN_DEVICES];
-    uint32_t count = 0;
-    *twice = -1;
-    do {
-        if (count == LOCKSTEP_MAX_OWN_DEVICES || !config_next_device(&list, &numbers[count]))
-            return 0;
-        for (uint32_t i = 0; i < count; i++) {
-            if (numbers[i] == numbers[count])
-                *twice = (int64_t)numbers[i];
-        }
-        count++;
-    } while (*list != '\0' && *twice < 0);
-    return *twice < 0 ? count : 0;
-}
-
-static bool config_is_device(const char *device, int64_t *twice)
-{
-    *twice = -1;
-    return strcmp(device, "none") == 0 || strcmp(device, "auto") == 0 ||
-           (strncmp(device, CONFIG_DEVICE_KIND, strlen(CONFIG_DEVICE_KIND)) == 0 &&
-            strlen(device) < CONFIG_DEVICE_BYTES &&
-            config_count_devices(device + strlen(CONFIG_DEVICE_KIND), twice) > 0);
-}
-
-static int config_device(const struct lockstep_config *given, struct config *config)
-{
-    const char *device = config_environment("LOCKSTEP_DEVICE");
-    int64_t twice;
-    if (!device)
-        device = !given->device ? "auto" : given->device;
-    if (!config_is_device(device, &twice) && twice >= 0)
-        return error_set(LOCKSTEP_E_CONFIG,
-                         "the device (LOCKSTEP_DEVICE, config.device) '%s' names cuda:%" PRId64
-                         " twice",
-                         device, twice);
-    if (!config_is_device(device, &twice))
-        return error_set(LOCKSTEP_E_CONFIG,
-                         "the device (LOCKSTEP_DEVICE, config.device) '%s' is not none, auto or "
-                         "cuda:N, such as cuda:0, or of several, at most %d, cuda:0,1",
-                         device, LOCKSTEP_MAX_OWN_DEVICES);
-    return config_string(config->device, sizeof(config->device), device,
-                         "the device (LOCKSTEP_DEVICE, config.device)");
 }
 
 // With virtual ranks nothing may decide which gradients meet but the leaves.

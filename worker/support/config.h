@@ -97,12 +97,6 @@ extern const char *const config_unplanned[CONFIG_UNPLANNED];
 // set.
 int config_resolve(const struct lockstep_config *given, struct config *config);
 
-// Reads the next device number of "cuda:0,1". The caller first sets *rest to the text after the
-// colon; after the last device *rest is "". Returns false if *rest does not begin with a device
-// number.
-#define CONFIG_DEVICE_KIND "cuda:"
-bool config_next_device(const char **rest, uint64_t *number);
-
 // Returns the value of an environment variable; NULL if the variable is not set or is empty.
 const char *config_environment(const char *name);
 // Reads one of `count` words from the environment: *to becomes its number. If the variable is not
