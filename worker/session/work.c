@@ -217,8 +217,27 @@ void work_forget_form(struct lockstep_session *session)
     mutex_unlock(&session->mutex);
 }
 
+// What the form does not say comes from `like`.
+static void work_fill(struct lockstep_work *work, const struct plain_form *form,
+                      const struct collective *like, const struct collective_tag *tag)
+{
+    struct collective *collective = &work->collective;
+    *collective = *like;
+    collective->tag = *tag;
+    collective->elements = form->elements;
+    collective->weight = 1;
+    collective->context = work;
+    collective->extents = &work->extent;
+    collective->extent_count = form->elements == 0 ? 0 : 1;
+    collective->algorithm = form->algorithm;
+    collective->signature = form->signature;
+    memcpy(work->name, form->name, form->name_bytes);
+}
+
 // Takes free work and fills it in from the form. The caller has to post or launch it. In a solo
-// session the work is done at once.
+// session the work is done at once. In this order: a collective that a death has ended fails before
+// it begins; the trainer's memory must not be lent already; then nothing can fail any more but for
+// lack of free work, so only then the use of the name counts. An attempt counts no use.
 static int work_make_locked(struct lockstep_session *session, const struct plain_form *form,
                             enum work_caller caller, void *data, const struct collective *like,
                             struct lockstep_work **made)
@@ -246,7 +265,6 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     struct lockstep_work *work = work_take_locked(session);
     if (!work)
         return LOCKSTEP_E_INVALID;
-    struct collective *collective = &work->collective;
     if (data)
         lent_add_locked(work, &range);
     else
@@ -257,22 +275,13 @@ static int work_make_locked(struct lockstep_session *session, const struct plain
     work->extent = (struct extent){.in = data, .out = data, .elements = form->elements};
     if (session->config.solo && like->kind == COLLECTIVE_ALLREDUCE && !like->device)
         kernel_reduce_alone(like->dtype, data, form->elements);
-    memcpy(work->name, form->name, form->name_bytes);
-    *collective = *like;
-    collective->tag = tag;
+    work_fill(work, form, like, &tag);
     if (!attempt)
         form->use->uses++;
-    collective->elements = form->elements;
-    collective->weight = 1;
-    collective->context = work;
-    collective->extents = &work->extent;
-    collective->extent_count = form->elements == 0 ? 0 : 1;
-    collective->algorithm = form->algorithm;
-    collective->signature = form->signature;
     // Broadcasts of the library follow a verified manifest, and need no confirmation, but for the
     // accord after a death.
     work->confirmed = false;
-    if (collective->kind == COLLECTIVE_BROADCAST && (attempt || !names_is_of_library(work->name)))
+    if (like->kind == COLLECTIVE_BROADCAST && (attempt || !names_is_of_library(work->name)))
         work_confirm(work);
     work->changed = work->lost = work->handed = false;
     work->agreement.attempt = attempt;
