@@ -79,36 +79,45 @@ struct packet {
     size_t size;
 };
 
+// One call of a worker or of a probe, from its accept until gRPC has given back all of its batches.
 struct call {
-    struct list link; // The link in server->calls.
-    // The link in server->silent until the first message comes, in server->lingering once the call
-    // is finishing.
-    struct list timer;
-    struct list watcher; // The link in server->watches.
+    // set at the start, then constant
     struct rpc_server *server;
     struct listener *listener;
     // NULL: the call is not counted on any connection (Unix sockets).
     struct connection *connection;
     grpc_call *grpc;
     enum method method;
+
+    // links
+    struct list link; // The link in server->calls.
+    // The link in server->silent until the first message comes, in server->lingering once the call
+    // is finishing.
+    struct list timer;
+    struct list watcher; // The link in server->watches.
+    uint64_t deadline_ms; // In clock_now_ms; used while the call is in a timer list.
+
     uint32_t pending; // Batches that were started and have not completed.
 
-    struct op sent;
-    struct op received;
-    struct op ended_op;
-    grpc_byte_buffer *incoming;
-    int cancelled; // gRPC sets it before it completes ended_op.
-
+    // sending
     struct packet *first; // The queue of messages to send.
     struct packet *last;
     size_t queue_count;
     size_t queue_bytes;
-
+    struct op sent;
     bool sending; // True while a batch that sends is in flight.
     bool header_sent;
     bool status_sent;
+
+    // receiving
+    struct op received;
+    grpc_byte_buffer *incoming;
     bool reading; // True while RECV_MESSAGE is in flight.
     bool read_over; // True once the peer sends nothing more.
+
+    // the end
+    struct op ended_op;
+    int cancelled; // gRPC sets it before it completes ended_op.
     bool awaits_end; // True once RECV_CLOSE_ON_SERVER was started.
     bool finishing; // True once the call ends: the status is sent when the queue is empty.
     // True once the call was cancelled here or has ended. Then at most RECV_CLOSE_ON_SERVER is
@@ -118,7 +127,7 @@ struct call {
     enum rpc_status status;
     char text[LOCKSTEP_TEXT_BYTES]; // The text for the status or for closed().
 
-    uint64_t deadline_ms; // In clock_now_ms; used while the call is in a timer list.
+    // of one method
     uint32_t slot; // METHOD_STREAM: index + 1 in server->slots. Other methods: 0.
     bool asked; // METHOD_CHECK, METHOD_WATCH: true once the client's request has come.
     // METHOD_WATCH: true if the client watches readiness, which changes. False if its answer is

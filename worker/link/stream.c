@@ -331,7 +331,9 @@ static const char *stream_consume(struct stream *stream)
     return text;
 }
 
-// The memory that one call of receive fills.
+// The memory that one call of receive fills. Its vectors are, in this order: the rest of the broken
+// element, of which the staging buffer has the first bytes; the target of the payload; and the
+// staging buffer again, for what follows. The first two may be missing.
 struct stream_plan {
     struct iovec vectors[STREAM_VECTORS];
     int count;
@@ -382,10 +384,7 @@ static uint32_t stream_room(const struct stream *stream)
 
 static void stream_plan(struct stream *stream, struct stream_plan *plan)
 {
-    plan->count = 0;
-    plan->bytes = 0;
-    plan->mend = 0;
-    plan->direct = 0;
+    *plan = (struct stream_plan){.count = 0};
     stream_compact(stream);
     if (stream->in_payload && stream->target.kind == TARGET_BUFFER) {
         plan_add(plan, stream->target.buffer, stream->payload_left);

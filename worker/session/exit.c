@@ -20,6 +20,7 @@
 
 #define EXIT_MS 100 // How long the end of a process waits at most until its report is sent.
 
+// Not the list of fork.c: its mutex may be held for EXIT_MS, and a fork must not wait so long.
 static pthread_mutex_t exit_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct lockstep_session *exit_sessions; // guarded by exit_mutex
 

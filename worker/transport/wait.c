@@ -60,28 +60,36 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define WAIT_EVENTS 64
+#define WAIT_EVENTS 64 // Most events of one epoll_wait.
+
+// How long a wait looks. WAIT_HOG_US: a yield that takes so long has met a thread that computes.
 #define WAIT_SPIN_US 10
 #define WAIT_ALONE_US 100
 #define WAIT_SOCKET_US 120
+#define WAIT_TURN_US 300 // Longer than a peer copies and adds up a chunk.
+#define WAIT_MEMORY_US 300
+#define WAIT_HOG_US 500
+
+// Most bytes of a payload that is small: on any link, on a fast link, on a swift link of two ranks.
 #define WAIT_SMALL_BYTES (64 * 1024)
 #define WAIT_SMALL_FAST_BYTES (256 * 1024)
-#define WAIT_FAST_BYTES_PER_S UINT64_C(1000000000)
-#define WAIT_TURN_US 300 // Longer than a peer copies and adds up a chunk.
 #define WAIT_SWIFT_BYTES (8 * 1024 * 1024)
+#define WAIT_FAST_BYTES_PER_S UINT64_C(1000000000)
 #define WAIT_SWIFT_BYTES_PER_S UINT64_C(2000000000)
-#define WAIT_HOG_US 500
-#define WAIT_PAUSES 2
-#define WAIT_MEMORY_US 300
+
+// How often a wait looks before it does something dearer.
+#define WAIT_PAUSES 2 // Looks before the first yield, where ranks share cores.
 #define WAIT_CLOCK_ROUNDS 16 // Looks per reading of the clock, where looks are cheap.
 #define WAIT_POLL_ROUNDS 8 // Looks into shared memory per epoll_wait.
 #define WAIT_SOCKET_LOOKS 2 // The same for a rank that has only sockets.
 #define WAIT_UNPOLLED 32 // Waits without an epoll_wait; then sockets are polled in any case.
-#define WAIT_CREDIT_MOST 16
-#define WAIT_CREDIT_HIT 4
-#define WAIT_PROBE 16
+
+// Whether a wait looks at all: a look in vain costs a credit of 1.
+#define WAIT_CREDIT_MOST 16 // The credit at first, too.
+#define WAIT_CREDIT_HIT 4 // Earned by a look that found work.
+#define WAIT_PROBE 16 // Without credit one wait in so many looks.
 #define WAIT_PROBE_MOST 4096
-#define WAIT_HITS_CALM 4096
+#define WAIT_HITS_CALM 4096 // Looks that found work, after which `probe` is WAIT_PROBE again.
 
 // ---- events -------------------------------------------------------------------------------------
 

@@ -221,6 +221,9 @@ static bool pair_finish(struct flows *flows, struct flow *flow, struct pair_run 
     return true;
 }
 
+// One move of three steps: the weight and the place of the value change; the received block is
+// added, unless there is nothing to add (both sides are zero) or the result is not wanted (the last
+// sum, of which no unit is used or which has no weight); the received block is kept or freed.
 bool pair_sum(struct flows *flows, struct flow *flow, struct pair_run *run, uint64_t index)
 {
     struct pair_stripe *stripe = pair_stripe_of(run, index);
@@ -236,8 +239,8 @@ bool pair_sum(struct flows *flows, struct flow *flow, struct pair_run *run, uint
     if (last && pair_is_mean(flow))
         flow->collective->weight_total = stripe->weight;
     const bool zero = stripe->value == VALUE_ZERO && !received;
-    const bool none = last && !pair_results(flow, span, stripe->weight);
-    if (!zero && !none) {
+    const bool unwanted = last && !pair_results(flow, span, stripe->weight);
+    if (!zero && !unwanted) {
         if (!pair_operands(flows, flow, stripe, span,
                            run->turns[move].peer->rank < flows->world.rank, &received, &operands))
             return false;
