@@ -7,7 +7,7 @@
 //   table.c        streams and the records of workers
 //   send.c         messages to workers, and log lines
 //   job.c          the table of jobs
-//   gather.c       creates jobs, and lets ended jobs gather workers again
+//   gathering.c    creates jobs, and lets ended jobs gather workers again
 //   join.c         hellos, the wanted world size, deadlines of gathering workers
 //   gpus.c         whether the GPUs of a world can work together
 //   roster.c       assigns ranks and forms a generation
@@ -403,8 +403,8 @@ struct resuming {
     uint32_t unseen; // Members that have not said hello to this coordinator yet.
     uint64_t due_ms; // When a data port is probed next; UINT64_MAX: never.
     // When the connected members are sent away, because they are too few; 0: they are not.
-    uint64_t scatter_ms;
-    uint64_t scatter_pause_ms; // How long they are given the next time.
+    uint64_t divided_ms;
+    uint64_t divided_pause_ms; // How long they are given the next time.
 };
 
 struct job {

@@ -10,7 +10,7 @@
 #include "base/bits.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/core.h"
-#include "coordinator/gather.h"
+#include "coordinator/gathering.h"
 #include "coordinator/gpus.h"
 #include "coordinator/job.h"
 #include "coordinator/names.h"
@@ -427,7 +427,7 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
         return REFUSAL_FULL;
     }
     if (!job)
-        job = gather_create(core, hello->job);
+        job = gathering_create(core, hello->job);
     *found = job;
     if (!job) {
         text_append(sentence, "this coordinator has %d jobs, its limit: wait until one ends",
@@ -459,7 +459,7 @@ static enum refusal join_place(struct coordinator *core, const struct up_hello *
         return REFUSAL_FULL;
     }
     if (job->state != JOB_GATHERING)
-        gather_again(core, job);
+        gathering_again(core, job);
     if (job->count > 0)
         return join_check_job(core, job, hello, sentence);
     job->gathering.refused[0] = '\0';

@@ -33,7 +33,7 @@
 // afterwards are refused.
 //
 // Two coordinators of one job may be alive, each with some of its members: kin.c has what the
-// generation of a member is to the job's, and scatter.c how the members meet.
+// generation of a member is to the job's, and divided.c how the members meet.
 
 #include "coordinator/resume.h"
 
@@ -41,7 +41,8 @@
 #include "coordinator/core.h"
 #include "coordinator/crossing.h"
 #include "coordinator/decision.h"
-#include "coordinator/gather.h"
+#include "coordinator/divided.h"
+#include "coordinator/gathering.h"
 #include "coordinator/job.h"
 #include "coordinator/join.h"
 #include "coordinator/journal.h"
@@ -49,7 +50,6 @@
 #include "coordinator/lineage.h"
 #include "coordinator/relearn.h"
 #include "coordinator/roster.h"
-#include "coordinator/scatter.h"
 #include "coordinator/send.h"
 #include "coordinator/sentence.h"
 #include "coordinator/stall.h"
@@ -165,7 +165,7 @@ void resume_probed(struct coordinator *core, const struct coordinator_event *eve
 // elsewhere removes none that it needs: the other coordinator may have it.
 static bool resume_misses(struct coordinator *core, struct job *job, const struct worker *worker)
 {
-    const bool elsewhere = scatter_is_possible(core, job);
+    const bool elsewhere = divided_is_possible(core, job);
     const uint64_t bound_ms = elsewhere ? LOCKSTEP_BALLOT_ELSEWHERE_MS : LOCKSTEP_BALLOT_AWAY_MS;
     if (!ballot_runs(job) || decision_removes(job, worker->rank) ||
         core->now < worker->back.away_ms + bound_ms)
@@ -242,9 +242,9 @@ void resume_tick(struct coordinator *core, struct job *job)
             next = due_ms;
     }
     if (next != UINT64_MAX) { // A member is away.
-        const uint64_t scatter_ms = scatter_tick(core, job);
-        if (scatter_ms < next)
-            next = scatter_ms;
+        const uint64_t divided_ms = divided_tick(core, job);
+        if (divided_ms < next)
+            next = divided_ms;
     }
     job->resuming.due_ms = next;
     if (gone)
@@ -483,9 +483,9 @@ static struct job *resume_rebuild(struct coordinator *core, coordinator_peer pee
         join_turn_away(core, job_worker(core, job, job->count - 1), REFUSAL_DRAINING,
                        "a world of this job is running; it can be joined when that has ended");
     if (job)
-        gather_again(core, job);
+        gathering_again(core, job);
     else
-        job = gather_create(core, hello->job);
+        job = gathering_create(core, hello->job);
     if (!job) {
         core_workers_free(core, workers, hello->resume.world_size);
         resume_refuse(core, peer, REFUSAL_FULL, hello, "this coordinator has no room for its job");

@@ -374,10 +374,10 @@ static_assert(LOCKSTEP_SESSION_DESCRIPTORS_MOST == 117, "lockstep.h and docs/err
 // A coordinator that was refused, because a rank has promised more to another one, waits for
 // BALLOT_RETRY_MS before it asks again, and longer by its incarnation, so that two coordinators do
 // not do so at the same time. A coordinator to which too few ranks are connected sends them away
-// after SCATTER_MS, later each time.
+// after DIVIDED_MS, later each time.
 #define LOCKSTEP_BALLOT_RETRY_MS 500
-#define LOCKSTEP_SCATTER_MS 3000
-#define LOCKSTEP_SCATTER_LAST_MS 60000
+#define LOCKSTEP_DIVIDED_MS 3000
+#define LOCKSTEP_DIVIDED_LAST_MS 60000
 // How long a proof is awaited of the death of a member that another one has lost, and the first
 // pause between two probes of its data port; pauses grow.
 #define LOCKSTEP_ACCUSED_MS 1000

@@ -2,7 +2,7 @@
 //
 // Two coordinators of one job are alive, as while one replaces the other: what one of them does
 // when the other may have members, and may decide (rules M1 to M7 of docs/internals/membership.md).
-// coordinator/lineage.c, kin.c, scatter.c, ballot.c.
+// coordinator/lineage.c, kin.c, divided.c, ballot.c.
 
 #include "coordinator/view.h"
 #include "tests/unit/coordinator/story.h"
@@ -413,7 +413,7 @@ static void too_few_are_sent_away(void **state)
 {
     struct story *story = *state;
     come_with_choice(story, 2, 0x1f);
-    story_sleep(story, 3 * LOCKSTEP_SCATTER_MS);
+    story_sleep(story, 3 * LOCKSTEP_DIVIDED_MS);
     for (uint32_t peer = 1; peer <= 2; peer++) {
         assert_int_equal(story->last[peer].kind, DOWN_REFUSED);
         assert_int_equal(story->last[peer].u.refused.refusal, REFUSAL_DRAINING);
@@ -429,7 +429,7 @@ static void enough_stay(void **state)
 {
     struct story *story = *state;
     come_with_choice(story, 3, 0x1f);
-    story_sleep(story, 3 * LOCKSTEP_SCATTER_MS);
+    story_sleep(story, 3 * LOCKSTEP_DIVIDED_MS);
     assert_int_equal(story_job(story, 0).joined, 3);
 }
 
@@ -437,7 +437,7 @@ static void those_without_a_choice_stay(void **state)
 {
     struct story *story = *state;
     come_of_first(story, 0, 1, 0x1f);
-    story_sleep(story, 3 * LOCKSTEP_SCATTER_MS);
+    story_sleep(story, 3 * LOCKSTEP_DIVIDED_MS);
     assert_int_equal(story_job(story, 0).joined, 1);
 }
 
@@ -448,7 +448,7 @@ static void the_other_half_is_not_removed(void **state)
     struct story *story = *state;
     come_with_choice(story, 2, 0xf);
     lost(story, 1, 3, PROOF_PROCESS);
-    story_sleep(story, LOCKSTEP_SCATTER_MS + LOCKSTEP_SCATTER_MS / 2);
+    story_sleep(story, LOCKSTEP_DIVIDED_MS + LOCKSTEP_DIVIDED_MS / 2);
     for (uint32_t round = 0; round < 12; round++) {
         for (uint32_t member = 0; member < 2; member++) {
             struct up_hello hello = hello_of(member, first, 0xf);

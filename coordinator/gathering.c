@@ -3,7 +3,7 @@
 // Creates a job at the first hello, and lets a job gather workers again after its generation has
 // ended. Runs inside coordinator_step.
 
-#include "coordinator/gather.h"
+#include "coordinator/gathering.h"
 
 #include "coordinator/ballot.h"
 #include "coordinator/core.h"
@@ -15,7 +15,7 @@
 #include "coordinator/stall.h"
 #include "coordinator/table.h"
 
-static void gather_reset(struct job *job)
+static void gathering_reset(struct job *job)
 {
     job->state = JOB_GATHERING;
     job->gathering.deadline_ms = UINT64_MAX;
@@ -44,15 +44,15 @@ static void gather_reset(struct job *job)
     job->halt.text[0] = '\0';
     job->resuming.unseen = 0;
     job->resuming.due_ms = UINT64_MAX;
-    job->resuming.scatter_ms = 0;
-    job->resuming.scatter_pause_ms = LOCKSTEP_SCATTER_MS;
+    job->resuming.divided_ms = 0;
+    job->resuming.divided_pause_ms = LOCKSTEP_DIVIDED_MS;
     job->ballot.descent.count = 0;
     job->difference.active = false;
     learning_reset(&job->learning);
     ballot_reset(job);
 }
 
-struct job *gather_create(struct coordinator *core, const char *name)
+struct job *gathering_create(struct coordinator *core, const char *name)
 {
     struct job *job = NULL;
     if (core->job_count == LOCKSTEP_MAX_JOBS && !job_recycle(core))
@@ -77,12 +77,12 @@ struct job *gather_create(struct coordinator *core, const char *name)
     stall_init(job);
     history_init(&job->history);
     job->gathering.ended.state = JOB_GATHERING;
-    gather_reset(job);
+    gathering_reset(job);
     return job;
 }
 
 // Keeps how the last generation ended. A job that gathers has kept it already.
-static void gather_keep(struct job *job)
+static void gathering_keep(struct job *job)
 {
     struct ended *ended = &job->gathering.ended;
     if (job->state == JOB_GATHERING)
@@ -98,7 +98,7 @@ static void gather_keep(struct job *job)
 }
 
 // Makes the job the latest one.
-static void gather_last(struct coordinator *core, const struct job *job)
+static void gathering_last(struct coordinator *core, const struct job *job)
 {
     const uint16_t index = (uint16_t)(job - core->jobs);
     uint32_t place = 0;
@@ -109,7 +109,7 @@ static void gather_last(struct coordinator *core, const struct job *job)
     core->job_order[core->job_count - 1] = index;
 }
 
-void gather_again(struct coordinator *core, struct job *job)
+void gathering_again(struct coordinator *core, struct job *job)
 {
     for (uint32_t i = 0; i < job->count; i++) {
         struct worker *worker = job_worker(core, job, i);
@@ -120,7 +120,7 @@ void gather_again(struct coordinator *core, struct job *job)
         worker->stage = STAGE_OUT;
         job->outs++;
     }
-    gather_last(core, job);
-    gather_keep(job);
-    gather_reset(job);
+    gathering_last(core, job);
+    gathering_keep(job);
+    gathering_reset(job);
 }

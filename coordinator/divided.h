@@ -2,8 +2,8 @@
 //
 // Members that two coordinators share meet at one of them. Runs inside coordinator_step.
 
-#ifndef COORDINATOR_SCATTER_H
-#define COORDINATOR_SCATTER_H
+#ifndef COORDINATOR_DIVIDED_H
+#define COORDINATOR_DIVIDED_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,8 +12,8 @@ struct coordinator;
 struct job;
 
 // True if members go on after a loss, and may find another coordinator.
-bool scatter_is_possible(struct coordinator *core, const struct job *job);
+bool divided_is_possible(struct coordinator *core, const struct job *job);
 // A member is away. Returns when the function is due next; UINT64_MAX: no sooner than otherwise.
-uint64_t scatter_tick(struct coordinator *core, struct job *job);
+uint64_t divided_tick(struct coordinator *core, struct job *job);
 
 #endif

@@ -10,7 +10,7 @@
 // made the generation waits longest, the others by their incarnation, and all of them longer each
 // time.
 
-#include "coordinator/scatter.h"
+#include "coordinator/divided.h"
 
 #include "coordinator/ballot.h"
 #include "coordinator/core.h"
@@ -20,7 +20,7 @@
 #include "coordinator/sentence.h"
 #include "coordinator/table.h"
 
-bool scatter_is_possible(struct coordinator *core, const struct job *job)
+bool divided_is_possible(struct coordinator *core, const struct job *job)
 {
     for (uint32_t rank = 0; rank < job->count; rank++) {
         const struct worker *worker = job_worker(core, job, rank);
@@ -30,7 +30,7 @@ bool scatter_is_possible(struct coordinator *core, const struct job *job)
     return false;
 }
 
-static void scatter_send_away(struct coordinator *core, struct worker *worker)
+static void divided_send_away(struct coordinator *core, struct worker *worker)
 {
     struct down_refused *refused = &core_message(core, NULL, DOWN_REFUSED)->u.refused;
     struct text sentence;
@@ -45,27 +45,27 @@ static void scatter_send_away(struct coordinator *core, struct worker *worker)
     worker->back.probe_ms = core->now + LOCKSTEP_PROBE_MS;
 }
 
-static uint64_t scatter_patience(const struct coordinator *core, const struct job *job)
+static uint64_t divided_patience(const struct coordinator *core, const struct job *job)
 {
     const bool made = job->resuming.incarnation == core->config.incarnation;
-    return job->resuming.scatter_pause_ms +
-           (made ? 2 * LOCKSTEP_SCATTER_MS : core->config.incarnation % LOCKSTEP_SCATTER_MS);
+    return job->resuming.divided_pause_ms +
+           (made ? 2 * LOCKSTEP_DIVIDED_MS : core->config.incarnation % LOCKSTEP_DIVIDED_MS);
 }
 
-uint64_t scatter_tick(struct coordinator *core, struct job *job)
+uint64_t divided_tick(struct coordinator *core, struct job *job)
 {
     struct resuming *resuming = &job->resuming;
-    if (job->connected == 0 || !scatter_is_possible(core, job) || ballot_suffices(core, job)) {
-        resuming->scatter_ms = 0;
+    if (job->connected == 0 || !divided_is_possible(core, job) || ballot_suffices(core, job)) {
+        resuming->divided_ms = 0;
         return UINT64_MAX;
     }
-    if (resuming->scatter_ms == 0)
-        resuming->scatter_ms = core->now + scatter_patience(core, job);
-    if (core->now < resuming->scatter_ms)
-        return resuming->scatter_ms;
-    resuming->scatter_ms = 0;
-    if (resuming->scatter_pause_ms < LOCKSTEP_SCATTER_LAST_MS)
-        resuming->scatter_pause_ms *= 2;
+    if (resuming->divided_ms == 0)
+        resuming->divided_ms = core->now + divided_patience(core, job);
+    if (core->now < resuming->divided_ms)
+        return resuming->divided_ms;
+    resuming->divided_ms = 0;
+    if (resuming->divided_pause_ms < LOCKSTEP_DIVIDED_LAST_MS)
+        resuming->divided_pause_ms *= 2;
     journal_note(core, job, "ranks_sent_away",
                  "only %" PRIu32 " of %" PRIu32
                  " ranks are connected: they look for another coordinator",
@@ -73,6 +73,6 @@ uint64_t scatter_tick(struct coordinator *core, struct job *job)
     ballot_postpone(job);
     for (uint32_t rank = 0; rank < job->count; rank++)
         if (job_worker(core, job, rank)->connected)
-            scatter_send_away(core, job_worker(core, job, rank));
+            divided_send_away(core, job_worker(core, job, rank));
     return UINT64_MAX;
 }
