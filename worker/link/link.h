@@ -104,10 +104,11 @@ struct link_ops {
     // Costs no system call if there is none.
     int (*take)(struct link *link, struct link_note *note);
     // Copies `bytes` bytes at `address` in the peer's process to `to`. The peer has said that the
-    // memory holds still until it hears of the end. Returns 0; -1: this link cannot do that, or the
-    // memory cannot be read, or the peer has ended. A part may have been copied then. NULL: the
-    // link never can. Blocks for the time of the copy.
-    int (*pull)(struct link *link, uint64_t address, void *to, size_t bytes);
+    // memory holds still until it hears of the end. Several pulls may copy one piece of memory; if
+    // the one with `last` returns 0, all of them have copied the peer's bytes. Returns 0; -1: this
+    // link cannot do that, or the memory cannot be read, or the peer has ended. A part may have
+    // been copied then. NULL: the link never can. Blocks for the time of the copy.
+    int (*pull)(struct link *link, uint64_t address, void *to, size_t bytes, bool last);
     // True if pull may work: it has not been tried yet, or has worked. NULL if pull is.
     bool (*pulls)(const struct link *link);
     // Ends this side's direction: the link sends no more bytes. Bytes that were sent are still

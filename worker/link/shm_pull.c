@@ -13,7 +13,7 @@
 // side puts a random number into the memory of the link and, at an address that it tells, into its
 // own memory. A process in whose memory the number is found is the peer. The number of a process is
 // free for another one only after its sockets are closed. So a socket that is open after a copy
-// proves that the bytes were the peer's.
+// proves that the bytes were the peer's, of this copy and of all before it.
 
 #include "worker/link/shm_pull.h"
 
@@ -70,13 +70,13 @@ static bool pull_peer_lives(const struct shm_link *shm)
     return poll(&socket, 1, 0) >= 0 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0;
 }
 
-int shm_pull(struct link *link, uint64_t address, void *to, size_t bytes)
+int shm_pull(struct link *link, uint64_t address, void *to, size_t bytes, bool last)
 {
     struct shm_link *shm = shm_of(link);
     if (shm->ready && shm->pulls == SHM_PULL_UNTRIED)
         shm->pulls = pull_finds(shm) ? SHM_PULL_WORKS : SHM_PULL_REFUSED;
     if (shm->pulls == SHM_PULL_WORKS && pull_bytes(shm->pid, address, to, bytes) &&
-        pull_peer_lives(shm))
+        (!last || pull_peer_lives(shm)))
         return 0;
     return -1;
 }

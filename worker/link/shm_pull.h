@@ -15,7 +15,7 @@ struct shm_link;
 // Lets the peer find this process. Called when this side has mapped the memory of the link.
 void shm_pull_offer(struct shm_link *shm);
 // See link_ops.
-int shm_pull(struct link *link, uint64_t address, void *to, size_t bytes);
+int shm_pull(struct link *link, uint64_t address, void *to, size_t bytes, bool last);
 bool shm_pull_may(const struct link *link);
 
 #endif

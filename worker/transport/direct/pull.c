@@ -124,7 +124,7 @@ bool pull_some(struct flows *flows, struct flow *flow, struct direct_member *mem
     const uint64_t bytes = left < PULL_BYTES ? left : PULL_BYTES;
     uint8_t *to = (uint8_t *)member->receive->memory + member->pulled;
     if (!link || !link->ops->pull ||
-        link->ops->pull(link, member->offer + member->pulled, to, bytes) < 0) {
+        link->ops->pull(link, member->offer + member->pulled, to, bytes, bytes == left) < 0) {
         member->offer = 0;
         member->finals_in.granted = 0; // The sender sends it, when it has credit.
         return true;
