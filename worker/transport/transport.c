@@ -348,6 +348,7 @@ static uint64_t transport_now_ms(const struct transport *transport)
 static void transport_work(struct transport *transport)
 {
     const uint64_t now_ms = transport_now_ms(transport);
+    transport->flows.moved_bytes = 0;
     form_tick(transport, now_ms);
     transport_check(transport, now_ms);
     transport_flush(transport);
@@ -394,7 +395,8 @@ void transport_progress(struct transport *transport, int timeout_ms)
             break;
         if (waited && deadline_ms != UINT64_MAX && clock_now_ms() >= deadline_ms)
             break;
-        const bool busy = peers_readable(&transport->flows) || host_pending(&transport->flows);
+        const bool busy = peers_readable(&transport->flows) || host_pending(&transport->flows) ||
+                          transport->flows.moved_bytes >= FLOWS_MOVE_BYTES;
         wait_for_work(transport, busy ? 0 : transport_timeout(transport, deadline_ms));
         waited = true;
     }

@@ -347,7 +347,7 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
     return any;
 }
 
-bool direct_copy_own(const struct flow *flow, struct direct_run *run)
+bool direct_copy_own(struct flows *flows, const struct flow *flow, struct direct_run *run)
 {
     const uint64_t bytes = run->kept_from->elements * dtype_size(flow->collective->dtype);
     const uint64_t left = bytes - run->kept_bytes;
@@ -355,6 +355,7 @@ bool direct_copy_own(const struct flow *flow, struct direct_run *run)
     memcpy((uint8_t *)run->kept_to->memory + run->kept_bytes,
            (const uint8_t *)run->kept_from->memory + run->kept_bytes, block);
     run->kept_bytes += block;
+    flows->moved_bytes += block;
     if (block < left)
         return false;
     run->kept_from = NULL;
@@ -366,7 +367,7 @@ static bool direct_keep(struct flows *flows, struct flow *flow, struct direct_ru
 {
     if (!run->kept_from)
         return false;
-    if (!direct_copy_own(flow, run))
+    if (!direct_copy_own(flows, flow, run))
         return true;
     flow->receives_left--;
     direct_advance(flows, flow);
@@ -399,7 +400,8 @@ static bool direct_move(struct flows *flows, struct flow *flow, struct direct_ru
 }
 
 // A member waits for frames, and bytes move for much longer than a frame. So the links take the
-// frames of all collectives before bytes are moved, and those of a move before the next one.
+// frames of all collectives before bytes are moved, and those of a move before the next one. After
+// FLOWS_MOVE_BYTES the driver looks at its links and requests.
 static bool direct_feed(struct flows *flows)
 {
     bool any = false;
@@ -412,6 +414,8 @@ static bool direct_feed(struct flows *flows)
     }
     if (any)
         return true;
+    if (flows->moved_bytes >= FLOWS_MOVE_BYTES)
+        return false;
     list_for_each (node, &flows->active) {
         struct flow *flow = list_entry(node, struct flow, turn);
         if (flow->way == &direct_way && flow->part && direct_move(flows, flow, flow->part))

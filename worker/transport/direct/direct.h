@@ -143,7 +143,7 @@ static inline struct ring_span direct_span(const struct direct_member *member, u
 bool direct_is_eager(const struct flow *flow, uint64_t elements);
 
 // Copies the next block of the part that this rank sends to itself. True if that was the last one.
-bool direct_copy_own(const struct flow *flow, struct direct_run *run);
+bool direct_copy_own(struct flows *flows, const struct flow *flow, struct direct_run *run);
 // A frame that only says something.
 struct direct_word {
     enum direct_part part;

@@ -142,14 +142,14 @@ static struct direct_member *launch_find(struct flows *flows, struct direct_run 
 }
 
 // Copies the beginning of this rank's own part. The rest is copied when nothing else is to be done.
-static void launch_keep(struct flow *flow, struct direct_run *run,
+static void launch_keep(struct flows *flows, struct flow *flow, struct direct_run *run,
                         const struct collective_part *from, const struct collective_part *to)
 {
     if (from->elements == 0 || from->memory == to->memory)
         return;
     run->kept_from = from;
     run->kept_to = to;
-    if (!direct_copy_own(flow, run))
+    if (!direct_copy_own(flows, flow, run))
         flow->receives_left++;
 }
 
@@ -176,7 +176,7 @@ static bool launch_exchange(struct flows *flows, struct flow *flow, struct direc
     for (uint32_t i = 0; i < parts->receive_count; i++) {
         struct direct_member *member = NULL;
         if (parts->receives[i].rank == flows->world.rank) {
-            launch_keep(flow, run, own, &parts->receives[i]);
+            launch_keep(flows, flow, run, own, &parts->receives[i]);
             continue;
         }
         if (!(member = launch_find(flows, run, parts->receives[i].rank, i)))

@@ -25,8 +25,7 @@
 #include <string.h>
 
 #define PULL_LEAST_BYTES (32 * 1024) // Shorter parts are sent, if they need no credit.
-// The driver reads so much of a member's part, and then looks at its links again.
-#define PULL_BYTES (512 * 1024)
+#define PULL_BYTES FLOWS_MOVE_BYTES // The driver reads so much of a member's part at a time.
 
 static uint64_t pull_size(const struct flow *flow, const struct collective_part *part)
 {
@@ -130,6 +129,7 @@ bool pull_some(struct flows *flows, struct flow *flow, struct direct_member *mem
         return true;
     }
     member->pulled += bytes;
+    flows->moved_bytes += bytes;
     if (bytes < left)
         return true;
     member->offer = 0;

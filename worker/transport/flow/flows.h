@@ -24,6 +24,8 @@
 #include <stdatomic.h>
 
 #define FLOWS_BUCKETS 1024 // A power of two.
+// The driver moves about so many bytes of parts, and then looks at its links and requests again.
+#define FLOWS_MOVE_BYTES (512 * 1024)
 
 struct devices;
 struct parking;
@@ -137,6 +139,9 @@ struct flows {
     struct shared *shared; // State of host/, for this generation; NULL: this rank shares no memory.
     struct devices *devices; // State of device/; NULL: this rank has no device.
     uint32_t directs; // Number of launched flows by direct_way that are not done.
+    // Bytes of parts that this rank has copied or read since the driver looked at its links. From
+    // FLOWS_MOVE_BYTES on there may be more to move.
+    uint64_t moved_bytes;
     bool pairs_queued; // True if PAIR frames were queued since the last call of pair_feed.
     uint32_t reserved; // Number of collectives in flight for which pools are reserved.
     struct flow_pools pools;
