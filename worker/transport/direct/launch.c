@@ -15,6 +15,8 @@
 #include <assert.h>
 #include <string.h>
 
+#define LAUNCH_KEEP_BYTES (32 * 1024) // Longer own parts are copied after frames have left.
+
 // Sets the blocks of each member and the size of the largest input.
 static void launch_blocks(const struct flow *flow, struct direct_run *run, uint32_t count)
 {
@@ -141,7 +143,8 @@ static struct direct_member *launch_find(struct flows *flows, struct direct_run 
     return member;
 }
 
-// Copies the beginning of this rank's own part. The rest is copied when nothing else is to be done.
+// Copies this rank's own part if it is short. Otherwise it is copied when nothing else is to be
+// done.
 static void launch_keep(struct flows *flows, struct flow *flow, struct direct_run *run,
                         const struct collective_part *from, const struct collective_part *to)
 {
@@ -149,7 +152,8 @@ static void launch_keep(struct flows *flows, struct flow *flow, struct direct_ru
         return;
     run->kept_from = from;
     run->kept_to = to;
-    if (!direct_copy_own(flows, flow, run))
+    if (from->elements * dtype_size(flow->collective->dtype) > LAUNCH_KEEP_BYTES ||
+        !direct_copy_own(flows, flow, run))
         flow->receives_left++;
 }
 
