@@ -66,8 +66,14 @@
 // large sizes: one copy of 12.5 MiB took 1.25 times as long as its blocks.
 #define DIRECT_KEEP_BYTES (512 * 1024)
 
+// Members mostly are all ranks in their order; an exchange has none for this rank.
 uint32_t direct_member_of(const struct direct_run *run, const struct peer_link *peer)
 {
+    const uint32_t rank = peer->rank;
+    if (rank < run->count && run->members[rank].peer == peer)
+        return rank;
+    if (rank > 0 && rank <= run->count && run->members[rank - 1].peer == peer)
+        return rank - 1;
     for (uint32_t i = 0; i < run->count; i++)
         if (run->members[i].peer == peer)
             return i;
@@ -347,6 +353,16 @@ static bool direct_feed_member(struct flows *flows, struct flow *flow, struct di
     return any;
 }
 
+// True if nothing is left to queue for a member: no announcement, no piece and no grant.
+static bool direct_is_fed(const struct direct_member *member)
+{
+    return !member->peer || (member->announced && !member->waits && !member->asks &&
+                             member->inputs_out.begun == member->inputs_out.count &&
+                             member->finals_out.begun == member->finals_out.count &&
+                             member->inputs_in.granted == member->inputs_in.count &&
+                             member->finals_in.granted == member->finals_in.count);
+}
+
 bool direct_copy_own(struct flows *flows, const struct flow *flow, struct direct_run *run)
 {
     const uint64_t bytes = run->kept_from->elements * dtype_size(flow->collective->dtype);
@@ -384,8 +400,15 @@ static uint32_t direct_turn(const struct flows *flows, const struct direct_run *
 static bool direct_feed_flow(struct flows *flows, struct flow *flow, struct direct_run *run)
 {
     bool any = false;
-    for (uint32_t i = 0; i < run->count; i++)
-        any |= direct_feed_member(flows, flow, run, direct_turn(flows, run, i));
+    bool fed = true;
+    if (run->fed)
+        return false;
+    for (uint32_t i = 0; i < run->count; i++) {
+        const uint32_t index = direct_turn(flows, run, i);
+        any |= direct_feed_member(flows, flow, run, index);
+        fed = fed && direct_is_fed(&run->members[index]);
+    }
+    run->fed = fed;
     return any;
 }
 

@@ -93,6 +93,9 @@ struct direct_run {
     const struct collective_part *kept_from;
     const struct collective_part *kept_to;
     uint64_t kept_bytes; // Number of its bytes that are copied.
+    // True if nothing is left to queue for any member. An announcement and a failed read make it
+    // false, because they make this rank ask for a part or grant it.
+    bool fed;
     struct direct_sum sums[DIRECT_WINDOW]; // Own piece i is in entry i modulo the window.
     struct direct_member members[]; // [count], in the order of summation.
 };

@@ -116,6 +116,7 @@ static void pull_is_done(struct flows *flows, struct flow *flow, struct direct_m
 
 bool pull_some(struct flows *flows, struct flow *flow, struct direct_member *member)
 {
+    struct direct_run *run = flow->part;
     if (member->offer == 0)
         return false;
     struct link *link = member->peer->stream.link;
@@ -125,6 +126,7 @@ bool pull_some(struct flows *flows, struct flow *flow, struct direct_member *mem
     if (!link || !link->ops->pull ||
         link->ops->pull(link, member->offer + member->pulled, to, bytes, bytes == left) < 0) {
         member->offer = 0;
+        run->fed = false;
         member->finals_in.granted = 0; // The sender sends it, when it has credit.
         return true;
     }

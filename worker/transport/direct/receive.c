@@ -301,6 +301,7 @@ void direct_take(const struct peer_link *peer, struct flow *flow, const struct f
         member->finals_out.granted = header->credit;
         return;
     case DIRECT_ANNOUNCE:
+        run->fed = false;
         pull_hear(flows, member, block);
         return;
     case DIRECT_ASK:
