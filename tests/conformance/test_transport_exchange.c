@@ -439,7 +439,7 @@ ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long here
     return syscall(SYS_process_vm_readv, pid, here, here_count, there, there_count, flags);
 }
 
-static void gatherer_launch(struct gatherer *gatherer)
+static void gatherer_launch(struct gatherer *gatherer, uint64_t elements)
 {
     const uint32_t own = gatherer->rank->number;
     for (uint32_t e = 0; e < PART; e++) {
@@ -447,8 +447,8 @@ static void gatherer_launch(struct gatherer *gatherer)
         gatherer->output[0][e] = gatherer->output[1][e] = -1;
     }
     for (uint32_t i = 0; i < 2; i++) {
-        gatherer->sends[i] = (struct collective_part){i, gatherer->input, PART, 0};
-        gatherer->receives[i] = (struct collective_part){i, gatherer->output[i], PART, 0};
+        gatherer->sends[i] = (struct collective_part){i, gatherer->input, elements, 0};
+        gatherer->receives[i] = (struct collective_part){i, gatherer->output[i], elements, 0};
     }
     gatherer->parts = (struct collective_parts){.sends = gatherer->sends,
                                                 .send_count = 2,
@@ -463,37 +463,76 @@ static void gatherer_launch(struct gatherer *gatherer)
     transport_launch(gatherer->rank->transport, &gatherer->collective);
 }
 
+static void gatherers_open(struct couple *couple, struct gatherer gatherers[2])
+{
+    couple_open(couple, 1);
+    memset(gatherers, 0, 2 * sizeof(gatherers[0]));
+    for (int i = 0; i < 2; i++) {
+        gatherers[i].rank = &couple->ranks[i];
+        couple->ranks[i].done = 0;
+    }
+}
+
+// Waits until both ranks have the parts of both, and checks them.
+static void gatherers_settle(const struct gatherer gatherers[2], uint64_t elements)
+{
+    const uint64_t since_ms = clock_now_ms();
+    while (gatherers[0].rank->done == 0 || gatherers[1].rank->done == 0) {
+        for (int i = 0; i < 2; i++)
+            transport_progress(gatherers[i].rank->transport, 0);
+        assert_true(clock_now_ms() - since_ms < fleet_bound_ms(COUPLE_BOUND_MS));
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t r = 0; r < 2; r++)
+            for (uint32_t e = 0; e < PART; e++)
+                assert_true(gatherers[i].output[r][e] == (e < elements ? input(r, 0, e) : -1));
+}
+
+static struct gatherer gatherers[2]; // Too large for a stack.
+
 static void frames_leave_before_bytes_move(void **state)
 {
-    static struct gatherer gatherers[2]; // Too large for a stack.
     struct couple couple;
     (void)state;
-    couple_open(&couple, 1);
-    for (int i = 0; i < 2; i++) {
-        gatherers[i].rank = &couple.ranks[i];
-        couple.ranks[i].done = 0;
-    }
-    gatherer_launch(&gatherers[1]);
+    gatherers_open(&couple, gatherers);
+    gatherer_launch(&gatherers[1], PART);
     couple_work(&couple.ranks[1], 10);
     couple_work(&couple.ranks[0], 10); // Rank 0 hears of the part of rank 1 first.
     reader = &gatherers[0];
-    gatherer_launch(&gatherers[0]);
+    gatherer_launch(&gatherers[0], PART);
     transport_wake(couple.ranks[0].transport);
     transport_progress(couple.ranks[0].transport, COUPLE_BOUND_MS);
     assert_int_equal(gatherers[0].reads, 1); // The request is answered before the second block.
     couple_work(&couple.ranks[0], 10);
     assert_int_equal(gatherers[0].reads, 2);
     reader = NULL;
-    const uint64_t since_ms = clock_now_ms();
-    while (couple.ranks[0].done == 0 || couple.ranks[1].done == 0) {
-        for (int i = 0; i < 2; i++)
-            transport_progress(couple.ranks[i].transport, 0);
-        assert_true(clock_now_ms() - since_ms < fleet_bound_ms(COUPLE_BOUND_MS));
-    }
-    for (uint32_t i = 0; i < 2; i++)
-        for (uint32_t r = 0; r < 2; r++)
-            for (uint32_t e = 0; e < PART; e++)
-                assert_true(gatherers[i].output[r][e] == input(r, 0, e));
+    gatherers_settle(gatherers, PART);
+    couple_close(&couple);
+}
+
+// ---- a part that comes before its launch --------------------------------------------------------
+
+#define EARLY_PART 1000 // Elements of a part that is sent without credit.
+
+// A part that waits for its launch is copied straight to its place: the empty pool stays empty.
+static void an_early_part_takes_no_block(void **state)
+{
+    struct couple couple;
+    (void)state;
+    gatherers_open(&couple, gatherers);
+    struct flows *flows = &couple.ranks[0].transport->flows;
+    gatherer_launch(&gatherers[1], EARLY_PART);
+    couple_work(&couple.ranks[1], 10);
+    couple_work(&couple.ranks[0], 10);
+    assert_int_equal(flows->frames_parked, 1);
+    const struct scratch chunks = flows->pools.chunks;
+    scratch_init(&flows->pools.chunks, chunks.block_bytes);
+    gatherer_launch(&gatherers[0], EARLY_PART);
+    assert_int_equal(flows->pools.chunks.blocks, 0);
+    flows->pools.chunks = chunks;
+    assert_int_equal(flows->frames_parked, 0);
+    gatherers_settle(gatherers, EARLY_PART);
+    assert_int_equal(couple.ranks[0].lost, 0);
     couple_close(&couple);
 }
 
@@ -508,6 +547,7 @@ int main(void)
         cmocka_unit_test(lies_are_not_believed),
         cmocka_unit_test(two_threads_agree),
         cmocka_unit_test(frames_leave_before_bytes_move),
+        cmocka_unit_test(an_early_part_takes_no_block),
     };
     return cmocka_run_group_tests_name("transport_exchange", tests, NULL, NULL);
 }

@@ -569,6 +569,7 @@ const struct way direct_way = {
     .begin = direct_begin,
     .take = direct_take,
     .unpark = direct_unpark,
+    .place = direct_place,
     .credit = ahead_credit,
     .sent = direct_sent,
     .feed = direct_feed,

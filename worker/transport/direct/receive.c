@@ -236,6 +236,15 @@ const char *direct_unpark(const struct peer_link *peer, struct flow *flow,
     return receive_check(peer, flow, header, used);
 }
 
+void *direct_place(const struct peer_link *peer, const struct flow *flow,
+                   const struct frame_header *header)
+{
+    const struct direct_run *run = flow->part;
+    if (!direct_is_exchange(flow) || header->part != DIRECT_FINAL)
+        return NULL;
+    return receive_place(flow, &run->members[direct_member_of(run, peer)], header->credit);
+}
+
 // ---- take ---------------------------------------------------------------------------------------
 
 static void take_input(struct direct_run *run, struct direct_member *member,
@@ -249,15 +258,13 @@ static void take_input(struct direct_run *run, struct direct_member *member,
     run->sums[entry].inputs++;
 }
 
-// Final bytes have arrived: in user memory, or in `block`.
+// Final bytes have arrived: in user memory, or in `block`. Those of an exchange are in user memory.
 static void take_final(struct flows *flows, struct flow *flow, struct direct_member *member,
                        const struct frame_header *header, uint8_t *block)
 {
     struct direct_run *run = flow->part;
     member->finals_in.done++;
     if (direct_is_exchange(flow)) {
-        if (block)
-            memcpy(receive_place(flow, member, header->credit), block, header->payload_bytes);
         if (member->finals_in.done == member->finals_in.count && member->counted)
             run->grants--;
         if (member->finals_in.done == member->finals_in.count && member->paced)

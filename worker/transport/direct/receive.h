@@ -17,6 +17,8 @@ struct stream;
 const char *direct_begin(struct peer_link *peer, struct stream *stream);
 const char *direct_unpark(const struct peer_link *peer, struct flow *flow,
                           const struct frame_header *header, const uint8_t *used);
+void *direct_place(const struct peer_link *peer, const struct flow *flow,
+                   const struct frame_header *header);
 void direct_take(const struct peer_link *peer, struct flow *flow, const struct frame_header *header,
                  void *block);
 

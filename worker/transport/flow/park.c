@@ -95,6 +95,7 @@ static const char *park_take(struct flows *flows, struct flow *flow, const struc
     const uint8_t *used = parking->used + parked->used_offset;
     const struct frame_header *header = &parked->header;
     void *block = NULL;
+    void *place = NULL;
     if (flow->mismatched)
         return NULL;
     if (flow->way != flows->ways->of_frame[header->kind]) {
@@ -109,10 +110,13 @@ static const char *park_take(struct flows *flows, struct flow *flow, const struc
     if (text)
         return text;
     if (header->payload_bytes > 0) {
-        block = scratch_get(&flows->pools.chunks);
-        if (!block)
+        if (flow->way->place && !flow->mismatched)
+            place = flow->way->place(parking->peer, flow, header);
+        if (!place)
+            place = block = scratch_get(&flows->pools.chunks);
+        if (!place)
             return peer_no_memory;
-        memcpy(block, parking->bytes + parked->offset, header->payload_bytes);
+        memcpy(place, parking->bytes + parked->offset, header->payload_bytes);
     }
     flow_give(parking->peer, flow, header, block);
     return NULL;

@@ -46,6 +46,9 @@ struct way {
     // Checks a parked frame after the launch. Returns NULL, or what is impossible about the frame.
     const char *(*unpark)(const struct peer_link *peer, struct flow *flow,
                           const struct frame_header *header, const uint8_t *used);
+    // Returns where the payload of a parked frame goes, which unpark has checked. NULL: to a block.
+    void *(*place)(const struct peer_link *peer, const struct flow *flow,
+                   const struct frame_header *header);
     // A CREDIT frame has arrived: the peer has room for more of a collective. Returns NULL, or what
     // is impossible about the frame.
     const char *(*credit)(struct peer_link *peer, const struct frame_header *header);
