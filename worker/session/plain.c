@@ -71,12 +71,11 @@ static bool plain_is_pair(lockstep_collective_kind kind)
 
 // Sets the places. A collective that names ranks, or has a part for each of them, fails if the
 // trainer does not know yet that they may have other numbers.
-static int plain_place(struct lockstep_session *session, struct plain *plain)
+static int plain_place_locked(struct lockstep_session *session, struct plain *plain)
 {
     const lockstep_collective_kind kind = plain->what->kind;
     const bool counts = kind != LOCKSTEP_ALLREDUCE && kind != LOCKSTEP_BARRIER;
     int status = 0;
-    mutex_lock(&session->mutex);
     plain->attempt = plain->library && session->works.attempt.active;
     if (plain->library)
         status = attempt_check_locked(session);
@@ -86,7 +85,6 @@ static int plain_place(struct lockstep_session *session, struct plain *plain)
         plain->changes = session->step.change.number;
     plain->own = plain->group ? plain->group->rank : session->world.rank;
     plain->size = plain->group ? plain->group->size : session->world.size;
-    mutex_unlock(&session->mutex);
     return status;
 }
 
@@ -148,17 +146,16 @@ static int plain_read(struct lockstep_session *session, struct plain *plain)
     const struct lockstep_collective *what = plain->what;
     const bool barrier = what->kind == LOCKSTEP_BARRIER;
     struct collective like = plain_like(what);
-    int status = plain_place(session, plain);
-    if (status < 0)
-        return status;
     if (barrier)
         like.dtype = DTYPE_INT32;
-    plain->any = what->kind == LOCKSTEP_RECEIVE && what->peer == LOCKSTEP_ANY_SOURCE;
-    plain->local = plain->size == 1;
     mutex_lock(&session->mutex);
-    status = plain->library ? 0 : work_check(session, what->name, 0, &like);
+    int status = plain_place_locked(session, plain);
+    if (status == 0 && !plain->library)
+        status = work_check(session, what->name, 0, &like);
     const uint64_t most = status == 0 ? work_most(session, like.dtype) : 0;
     mutex_unlock(&session->mutex);
+    plain->any = what->kind == LOCKSTEP_RECEIVE && what->peer == LOCKSTEP_ANY_SOURCE;
+    plain->local = plain->size == 1;
     if (status == 0)
         status = plain_check_members(plain);
     if (status == 0)
@@ -278,7 +275,7 @@ static void plain_pair(struct plain *plain)
     plain->pair[sends] = plain->any ? plain->pair[!sends] : group_rank(plain->group, what->peer);
 }
 
-// 0, or LOCKSTEP_E_CHANGED if ranks may have other numbers now than in plain_place.
+// 0, or LOCKSTEP_E_CHANGED if ranks may have other numbers now than in plain_place_locked.
 static int plain_same_locked(struct lockstep_session *session, const struct plain *plain)
 {
     return plain->attempt ? attempt_check_locked(session)
