@@ -218,7 +218,7 @@ static bool wait_look_everywhere(struct transport *transport, uint32_t looks)
     return wait_poll(transport, 0);
 }
 
-// Returns the bytes of the oldest collective in flight; 0: none is.
+// Returns the bytes of the oldest collective in flight; 0: none is, or its elements are in parts.
 static uint64_t wait_bytes(const struct transport *transport)
 {
     const struct list *first = transport->flows.active.next;
