@@ -195,7 +195,10 @@ CLOSED :=
 else
 GRPC_INSIDE = $(call inside,$(PIC_LIBS)) \
     $(if $(PIC_LIBS),,$(sort $(filter -labsl_%,$(shell pkg-config --libs-only-l grpc))) -lre2) $(BELOW_GRPC)
-GRPC_OF_DAEMON = $(call inside,$(ABSL) -lre2) $(BELOW_GRPC)
+# At the start of the daemon the loader looks each name up in library after library. So OpenSSL, which has
+# most names, comes first, and libstdc++ goes inside where its archive is installed.
+CXX_INSIDE = $(if $(filter /%,$(shell $(CC) -print-file-name=libstdc++.a)),-l:libstdc++.a -static-libgcc,-lstdc++)
+GRPC_OF_DAEMON = $(call inside,$(ABSL) -lre2) -lssl -lcrypto $(filter-out -lstdc++,$(BELOW_GRPC)) $(CXX_INSIDE)
 CLOSED := -Wl,-z,defs
 endif
 
