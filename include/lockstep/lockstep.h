@@ -382,8 +382,10 @@ LOCKSTEP_API int lockstep_close(lockstep_session *session);
 
 /* Gives up at once. Every call that waits in another thread returns E_CLOSED, and so does every
  * later call. The other ranks get E_PEER_LOST with this reason (NULL: "aborted"). A step that one
- * of the other ranks completes is completed by all of them. The session still has to be closed.
- * Blocks: no. Threads: any. Owns: reason is copied. */
+ * of the other ranks completes is completed by all of them. The session still has to be closed; a
+ * process that ends instead loses nothing of the reason.
+ * Blocks: until the reason is sent to the coordinator, some milliseconds; one second at most.
+ * Threads: any. Owns: reason is copied. */
 LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);
 
 /* ---- Devices -----------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The cause travels. A worker process that ends after a failed call, in any way, without
-// lockstep_close: the survivor's error has the text of that failure. A wait whose time is over
-// while the coordinator is gone says that it is.
+// lockstep_close: the survivor's error has the text of that failure. If the call was
+// lockstep_abort, it has the reason. A wait whose time is over while the coordinator is gone says
+// that it is.
 
 #include "tests/fault/process_world.h"
 
@@ -35,6 +36,8 @@ enum end {
     END_ABORT,
     END_KILL, // Rank 1 waits for SIGKILL.
     END_SLICES, // Rank 1 waits in slices, each of which times out, and is killed in one of them.
+    END_GIVE_UP, // Rank 1 calls _exit right after lockstep_abort.
+    END_GIVE_UP_RETURN, // Rank 1 returns from main right after lockstep_abort.
     END_WELL, // A collective ends well after the failure: it is no cause any more.
 };
 
@@ -132,12 +135,22 @@ static void wait_in_slices(struct trainer *trainer, int socket)
     }
 }
 
+static int give_up(struct trainer *trainer, enum end end)
+{
+    must(lockstep_abort(trainer->session, "disk is full"), "abort");
+    if (end == END_GIVE_UP)
+        _exit(4);
+    return 4;
+}
+
 static int end_after_failure(struct trainer *trainer, int socket, enum end end)
 {
     begin_step(trainer);
     must(lockstep_step_end(trainer->session, NULL), "step_end");
     if (end == END_SLICES)
         wait_in_slices(trainer, socket);
+    if (end == END_GIVE_UP || end == END_GIVE_UP_RETURN)
+        return give_up(trainer, end);
     fail_call(trainer);
     if (end == END_EXIT_CHILD) {
         const pid_t child = fork();
@@ -296,6 +309,10 @@ static void ends_after_failure(enum end end, char *text, size_t bytes)
         assert_null(strstr(text, "LOCKSTEP_E_TIMEOUT"));
         return;
     }
+    if (end == END_GIVE_UP || end == END_GIVE_UP_RETURN) {
+        assert_non_null(strstr(text, "aborted: disk is full"));
+        return;
+    }
     snprintf(pid, sizeof(pid), "pid %d ended", (int)pids[1]);
     assert_non_null(strstr(text, pid));
     assert_non_null(strstr(text, "ended without lockstep_close after LOCKSTEP_E_INVALID: "));
@@ -317,6 +334,10 @@ ENDS(the_exit_of_a_child_tells_nothing_and_breaks_nothing, END_EXIT_CHILD)
 ENDS(a_quick_exit_tells_the_failure, END_QUICK)
 ENDS(an_abort_tells_the_failure, END_ABORT)
 ENDS(a_kill_tells_the_failure, END_KILL)
+// Condition: a process ends in this way right after lockstep_abort. Decision: the other rank's
+// E_PEER_LOST has the reason.
+ENDS(a_quick_exit_after_an_abort_loses_no_reason, END_GIVE_UP)
+ENDS(a_return_after_an_abort_loses_no_reason, END_GIVE_UP_RETURN)
 // Condition: the waits of a process time out, and it is killed in the next one. Decision: a timeout
 // is no cause.
 ENDS(a_wait_in_slices_is_no_failure, END_SLICES)
@@ -361,6 +382,8 @@ int main(void)
         cmocka_unit_test_teardown(a_quick_exit_tells_the_failure, teardown),
         cmocka_unit_test_teardown(an_abort_tells_the_failure, teardown),
         cmocka_unit_test_teardown(a_kill_tells_the_failure, teardown),
+        cmocka_unit_test_teardown(a_quick_exit_after_an_abort_loses_no_reason, teardown),
+        cmocka_unit_test_teardown(a_return_after_an_abort_loses_no_reason, teardown),
         cmocka_unit_test_teardown(a_wait_in_slices_is_no_failure, teardown),
         cmocka_unit_test_teardown(an_old_failure_is_no_cause, teardown),
         cmocka_unit_test_teardown(a_wait_says_that_the_coordinator_is_gone, teardown),

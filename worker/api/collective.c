@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "worker/device/device.h"
+#include "worker/session/exit.h"
 #include "worker/session/fork.h"
 #include "worker/session/group.h"
 #include "worker/session/notify.h"
@@ -81,6 +82,7 @@ static void collective_give_up(struct lockstep_session *session, struct lockstep
     text_copy(text, sizeof(text), lockstep_error_text());
     session_abort(session, LOCKSTEP_E_CLOSED, text);
     work_wait(work, LOCKSTEP_WAIT_FOREVER);
+    exit_tell_abort(session);
     (void)error_set(LOCKSTEP_E_TIMEOUT, "%s", text);
 }
 

@@ -545,12 +545,14 @@ int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_si
 
 int lockstep_abort(lockstep_session *session, const char *reason)
 {
-    const int status = session_check_handle(session);
+    int status = session_check_handle(session);
     char text[LOCKSTEP_MARK_BYTES];
     if (status < 0)
         return status;
     text_copy(text, sizeof(text), !reason ? "aborted" : reason);
-    return session_abort(session, LOCKSTEP_E_CLOSED, text);
+    status = session_abort(session, LOCKSTEP_E_CLOSED, text);
+    exit_tell_abort(session);
+    return status;
 }
 
 // A failure if another thread waits inside the session, which lockstep_close is about to free.

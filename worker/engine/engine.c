@@ -367,6 +367,7 @@ static void engine_command(struct lockstep_session *session, const struct comman
             break;
         case COMMAND_ABORT:
             engine_abort(session, command->status, command->text);
+            atomic_store_explicit(&session->gate.aborted, true, memory_order_release);
             break;
         case COMMAND_LACK:
             engine_fail(session, LOCKSTEP_E_SYSTEM, "no memory for a message of the coordinator");

@@ -5,6 +5,8 @@
 // returned, and a later _exit, abort or signal loses nothing. On exit or a return from main, the
 // destructor below waits until the report is sent. It sends nothing itself and allocates nothing.
 // It does nothing in a forked child, and nothing if no call has failed or the coordinator is gone.
+// An abort has no such moment: its call returns OK, and the process may end at once. So the call
+// itself waits until the reason is sent.
 
 #include "worker/session/exit.h"
 
@@ -19,6 +21,9 @@
 #include <time.h>
 
 #define EXIT_MS 100 // How long the end of a process waits at most until its report is sent.
+#define EXIT_ABORT_MS 1000 // How long an abort waits at most until its reason is sent.
+
+static const struct timespec exit_moment = {.tv_nsec = 200000};
 
 // Not the list of fork.c: its mutex may be held for EXIT_MS, and a fork must not wait so long.
 static pthread_mutex_t exit_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -58,14 +63,30 @@ static bool exit_has_told(struct lockstep_session *session)
            (watch_has_told(session->watch) && control_is_idle(session->control));
 }
 
+// The driver queues the reason for the coordinator before it sets `aborted`. A session that has
+// failed before has no reason to send any more.
+static bool exit_has_told_abort(struct lockstep_session *session)
+{
+    const bool done = atomic_load(&session->gate.aborted) || atomic_load(&session->gate.failed);
+    return atomic_load(&session->gate.alone) || (done && control_is_idle(session->control));
+}
+
+void exit_tell_abort(struct lockstep_session *session)
+{
+    const uint64_t deadline_ms = clock_now_ms() + EXIT_ABORT_MS;
+    if (!atomic_load(&session->telling.tells))
+        return;
+    while (!exit_has_told_abort(session) && clock_now_ms() < deadline_ms)
+        nanosleep(&exit_moment, NULL);
+}
+
 static void exit_tell(struct lockstep_session *session, uint64_t deadline_ms)
 {
-    const struct timespec moment = {.tv_nsec = 200000};
     if (!atomic_load(&session->note.noted) || atomic_load(&session->gate.alone))
         return;
     watch_note(session->watch, true);
     while (!exit_has_told(session) && clock_now_ms() < deadline_ms)
-        nanosleep(&moment, NULL);
+        nanosleep(&exit_moment, NULL);
 }
 
 // Waits for nothing if another thread holds the mutex: that thread is opening or closing a session.

@@ -18,6 +18,9 @@ struct telling {
 // that exits waits, for EXIT_MS at most, until its last report is sent.
 void exit_watch(struct lockstep_session *session);
 void exit_unwatch(struct lockstep_session *session);
+// Waits, for EXIT_ABORT_MS at most, until the coordinator has been sent the reason of an abort that
+// was posted. Then nothing that the process does loses it. Trainer; the caller holds no mutex.
+void exit_tell_abort(struct lockstep_session *session);
 // A call has failed: the watch reports the failure. Any thread.
 void exit_note(struct lockstep_session *session);
 

@@ -18,6 +18,7 @@ struct gate {
     // atomic
     atomic_bool failed; // True if failure is not 0.
     atomic_bool aborting; // True if this rank has given up: the driver is about to set failure.
+    atomic_bool aborted; // True if the driver has carried out the abort, and queued its reason.
     atomic_bool alone; // True if the coordinator is gone, and the session goes on without it.
     _Atomic(uint64_t) alone_ms; // clock_now_ms when the coordinator was lost.
     struct callers callers;
