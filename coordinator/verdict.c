@@ -148,6 +148,7 @@ void verdict_protocol(struct coordinator *core, struct worker *worker, const cha
 static void verdict_left(struct coordinator *core, struct job *job, const struct worker *leaver,
                          const struct worker *needer, uint64_t step)
 {
+    const bool aborted = strncmp(leaver->left_cause, "aborted: ", 9) == 0;
     char text[LOCKSTEP_TEXT_BYTES];
     struct text sentence;
     text_init(&sentence, text, sizeof(text));
@@ -161,7 +162,7 @@ static void verdict_left(struct coordinator *core, struct job *job, const struct
     else
         text_append(&sentence, " still needed it in step %" PRIu64, step);
     if (leaver->left_cause[0] != '\0')
-        text_append(&sentence, ", after %s", leaver->left_cause);
+        text_append(&sentence, ", after %s%s", aborted ? "it " : "", leaver->left_cause);
     else if (core->stopped_by[0] != '\0')
         text_append(&sentence, ": the job was stopped by %s", core->stopped_by);
     else

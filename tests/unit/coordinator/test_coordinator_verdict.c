@@ -324,6 +324,20 @@ static void test_one_gives_up_and_says_why(void **state)
     story_expect_piece(story, "1 > lost");
 }
 
+// The goodbye of an abort comes before its own message.
+static void test_a_goodbye_after_an_abort(void **state)
+{
+    struct story *story = *state;
+    struct up_message leave = {.kind = UP_LEAVE,
+                               .u.leave = {.settled = 3, .cause = "aborted: disk is full"}};
+    story_run(story, 2);
+    story_say(story, 2, &leave);
+    story_lost(story, 1, 1, 4, true);
+    story_expect_piece(story, "1 < halt left step 4: rank 1 (host h2) closed its session while "
+                              "rank 0 (host h1) still needed it in step 4, after it aborted: disk "
+                              "is full\n");
+}
+
 // A verdict of step 7 takes effect where step 6 is settled; one that is stuck in step 6 needs its
 // own.
 static void test_an_earlier_step_replaces_a_later_one(void **state)
@@ -488,6 +502,7 @@ int main(void)
         TEST(test_a_reset_from_one_that_left_is_no_death),
         TEST(test_a_disagreement_is_everybodys),
         TEST(test_one_gives_up_and_says_why),
+        TEST(test_a_goodbye_after_an_abort),
         TEST(test_an_earlier_step_replaces_a_later_one),
         TEST(test_one_sentence_is_logged_once),
         TEST(test_one_difference_is_logged_once),
