@@ -12,6 +12,7 @@
 #include "base/variables.h"
 #include "protos/world_place.h"
 
+#include <lockstep/lockstep.h>
 #include <unistd.h>
 
 // Appends what LOCKSTEP_* variables give.
@@ -71,6 +72,8 @@ void doctor_place(struct doctor_report *report)
         doctor_judge(finding, DOCTOR_WARNING, "%s; unless the trainer's code says more", error);
     } else if (fault < 0) {
         doctor_judge(finding, DOCTOR_MISSING, "%s", error);
+    } else if (lockstep_config_check(NULL) < 0) {
+        doctor_judge(finding, DOCTOR_MISSING, "%s", lockstep_error_text());
     } else {
         judge_found(finding, &job, &place, &launcher);
     }

@@ -344,6 +344,13 @@ struct lockstep_config {
  * device, or what it needs, cannot be used: the text says why). *session is NULL on failure. */
 LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_session **session);
 
+/* Checks what lockstep_open would refuse before it asks a coordinator: the configuration and every
+ * LOCKSTEP_* variable. Reads no certificates, and looks for no device. config: NULL means all
+ * defaults and the environment.
+ * Blocks: no. Threads: any. Owns: config is borrowed for the call.
+ * Returns: OK, or what lockstep_open would return, with the same text. */
+LOCKSTEP_API int lockstep_config_check(const struct lockstep_config *config);
+
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
  * Blocks: no. Threads: any. */
 LOCKSTEP_API int lockstep_world(lockstep_session *session, uint32_t *rank, uint32_t *world_size);

@@ -631,6 +631,7 @@ static void devices_that_cannot_be_used(void **state)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         config.device = wrong[i];
         CHECK(LOCKSTEP_E_CONFIG, "is not none, auto or cuda:N", lockstep_open(&config, &session));
+        CHECK(LOCKSTEP_E_CONFIG, "is not none, auto or cuda:N", lockstep_config_check(&config));
     }
     config.device = "cuda:1,0,1";
     CHECK(LOCKSTEP_E_CONFIG, "'cuda:1,0,1' names cuda:1 twice", lockstep_open(&config, &session));

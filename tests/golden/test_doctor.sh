@@ -50,6 +50,17 @@ hardware=ok
 [ ! -e /proc/driver/nvidia/version ] && [ ! -e /dev/nvidia0 ] || hardware=warning
 check finding "$work/json" gpu_driver "$hardware" None
 
+# What every worker refuses: the doctor says it with the worker's sentence.
+for refused in LOCKSTEP_SUM=x LOCKSTEP_LINK=1 LOCKSTEP_DEVICE=cuda LOCKSTEP_ADVERTISE=nowhere9 \
+    "LOCKSTEP_COORDINATOR=192.0.2.1:5 LOCKSTEP_WORLD_SIZE=2"; do
+    for set in $refused; do export "${set?}"; done
+    doctor 1
+    for set in $refused; do unset "${set%%=*}"; done
+    check finding "$work/json" place missing None
+    grep -q '"name":"place","value":null,"unit":null,"status":"missing","meaning":"[^"]*'"${refused%%=*}" \
+        "$work/json" || fail "the sentence about $refused"
+done
+
 soft=$(ulimit -Sn)
 ulimit -Sn 50
 doctor 1

@@ -5,6 +5,7 @@
 // messages to the engine's inbox or to the watch.
 
 #include "worker/api/buffers.h"
+#include "worker/api/check.h"
 #include "worker/api/memory.h"
 #include "worker/api/module.h"
 #include "worker/api/step_device.h"
@@ -27,7 +28,6 @@
 #include "base/tls_files.h"
 #include "worker/device/device.h"
 #include "worker/device/open.h"
-#include "worker/link/own_address.h"
 #include "worker/session/headroom.h"
 #include "worker/session/module/device_events.h"
 #include "worker/session/plain.h"
@@ -201,38 +201,6 @@ static int open_allocate(const struct config *config, struct lockstep_session **
     return 0;
 }
 
-static int open_address(struct config *config)
-{
-    char error[LOCKSTEP_TEXT_BYTES];
-    char wanted[LOCKSTEP_ADDRESS_BYTES];
-    int status;
-    if (config->transport == LOCKSTEP_TRANSPORT_LOOPBACK)
-        return 0;
-    if (config->advertise[0] != '\0') {
-        text_copy(wanted, sizeof(wanted), config->advertise);
-        return own_address_find(wanted, config->advertise, sizeof(config->advertise), error,
-                                sizeof(error)) < 0
-                   ? error_set(LOCKSTEP_E_CONFIG, "%s", error)
-                   : 0;
-    }
-    status = control_local_address(config->coordinator, error, sizeof(error));
-    if (status == 0 && !text_copy(config->advertise, sizeof(config->advertise), error))
-        status = -1;
-    if (status == -3)
-        return error_set(LOCKSTEP_E_UNREACHABLE,
-                         "coordinator %s: %s; check LOCKSTEP_COORDINATOR (config.coordinator)",
-                         config->coordinator, error);
-    if (status == -2)
-        return error_set(LOCKSTEP_E_SYSTEM, "the coordinator %s cannot be looked up: %s",
-                         config->coordinator, strerror_r(errno, error, sizeof(error)));
-    if (status < 0)
-        return error_set(LOCKSTEP_E_UNREACHABLE,
-                         "no route to the coordinator %s: check its address, or set "
-                         "LOCKSTEP_ADVERTISE to the address at which other workers reach this host",
-                         config->coordinator);
-    return 0;
-}
-
 static void open_name_device(const struct lockstep_session *session, struct up_hello *hello)
 {
     const struct device_facts *facts =
@@ -359,7 +327,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
 
 static int open_join(struct lockstep_session *session)
 {
-    int status = fork_is_late() ? fork_refuse() : open_address(&session->config);
+    int status = fork_is_late() ? fork_refuse() : check_address(&session->config);
     if (status == 0) {
         memory_share(session);
         status = engine_start(session);
@@ -428,14 +396,6 @@ static int open_device(struct lockstep_session *session)
     return opened == -2 ? error_set(LOCKSTEP_E_SYSTEM, "no memory for a device") : 0;
 }
 
-// Checks of a world of one what the parts would check that it does not have: its network and its
-// engine.
-static int open_alone(struct config *config)
-{
-    const int status = config->advertise[0] != '\0' ? open_address(config) : 0;
-    return status == 0 ? drive_check_processors(config) : status;
-}
-
 static int open_enter(struct lockstep_session *session)
 {
     const struct visit visit = progress_enter(&session->tracker, API_OPEN, PROGRESS_NO_MODULE, 0);
@@ -445,7 +405,7 @@ static int open_enter(struct lockstep_session *session)
     session->world.size = session->world.tuned_size = 1;
     if (session->config.virtual_ranks > 0)
         deal_begin(&session->world.deal, session->config.virtual_ranks, 1);
-    return progress_leave(&visit, open_alone(&session->config));
+    return progress_leave(&visit, check_alone(&session->config));
 }
 
 // Fails to open, because the device cannot be used. The rank joins the world first: otherwise the

@@ -1009,6 +1009,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
         POINTER(lockstep_config),  # config
         POINTER(ctypes.c_void_p),  # session
     ]),
+    "lockstep_config_check": (ctypes.c_int, [
+        POINTER(lockstep_config),  # config
+    ]),
     "lockstep_world": (ctypes.c_int, [
         ctypes.c_void_p,  # session
         POINTER(ctypes.c_uint32),  # rank
