@@ -685,6 +685,32 @@ static void test_an_answer_names_what_is_missing(void **state)
     assert_int_equal(part_of(ANSWER_PLACE)->u.place.missing_total, 0);
 }
 
+// The driver has no command about a step that only accumulates.
+static void test_an_answer_names_what_a_step_that_accumulates_lacks(void **state)
+{
+    struct trainer *trainer = *state;
+    struct lockstep_step_options options = LOCKSTEP_STEP_INIT;
+    lockstep_call *call;
+    options.accumulate = 1;
+    options.phase = "warm";
+    trainer_start(trainer);
+    assert_int_equal(lockstep_step_begin(trainer->session, &options, NULL), 0);
+    assert_int_equal(lockstep_call_begin(trainer->module, &call), 0);
+    assert_int_equal(lockstep_grad_ready(trainer->module, call, 1, NULL, NULL), 0);
+    const uint64_t deadline_ms = patience_ms();
+    do
+        ask(74, INSPECT_PLACE);
+    while (part_of(ANSWER_PLACE)->u.place.missing_total == 0 && clock_now_ms() < deadline_ms);
+    const struct answer_place *place = &part_of(ANSWER_PLACE)->u.place;
+    assert_int_equal(place->missing_total, 2);
+    assert_string_equal(place->missing[0], "first");
+    assert_string_equal(place->missing[1], "third");
+    assert_string_equal(place->phase, "warm");
+    trainer_end(trainer, call);
+    ask(75, INSPECT_PLACE);
+    assert_int_equal(part_of(ANSWER_PLACE)->u.place.missing_total, 0);
+}
+
 static void test_an_answer_brings_events(void **state)
 {
     struct trainer *trainer = *state;
@@ -735,6 +761,7 @@ int main(void)
         TEST(a_mate_that_is_stopped),
         TEST(a_stopped_mate_comes_first),
         TEST(an_answer_names_what_is_missing),
+        TEST(an_answer_names_what_a_step_that_accumulates_lacks),
         TEST(an_answer_brings_events),
         TEST(an_answer_brings_stacks),
     };

@@ -120,13 +120,14 @@ static void step_reset_times(struct lockstep_session *session)
     atomic_store_explicit(&session->tallies.weight_place, 0, memory_order_relaxed);
 }
 
-// Also without a view, the changes so far and later ones do not count as one: see
+// The step is open. Also without a view, the changes so far and later ones do not count as one: see
 // lockstep_world_change. But the trainer has not heard of them. A program that was compiled before
 // `changed` has a shorter view.
 static void step_fill_view(struct lockstep_session *session, uint32_t exhausted,
                            struct lockstep_step_view *view)
 {
     mutex_lock(&session->mutex);
+    session->step.accumulates = session->step.accumulating;
     struct world_change *change = &session->step.change;
     const bool changed = change->number != change->seen;
     change->seen = change->number;
@@ -531,6 +532,9 @@ static int step_end(struct lockstep_session *session, void *stream, uint32_t tim
         leaves_close(session);
     if (session->step.accumulating) {
         session->step.is_open = false;
+        mutex_lock(&session->mutex);
+        session->step.accumulates = false;
+        mutex_unlock(&session->mutex);
         return 0;
     }
     if (!session->step.ending)

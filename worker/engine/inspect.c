@@ -40,15 +40,28 @@ static void inspect_doing(struct lockstep_session *session, char *doing, size_t 
     mutex_unlock(&session->mutex);
 }
 
-// Names the missing gradients of the first module that lacks any. Reads modules only while a step
-// is open: no module is closed then.
-static void inspect_missing(const struct lockstep_session *session, struct answer_place *place)
+static void inspect_modules(const struct lockstep_session *session, const char *phase,
+                            struct answer_place *place)
 {
-    if (!session->engine.order->open || session->end.over || atomic_load(&session->gate.failed))
-        return;
-    text_copy(place->phase, sizeof(place->phase), session->engine.phase);
+    text_copy(place->phase, sizeof(place->phase), phase);
     for (uint32_t i = 0; i < session->module_count && place->missing_total == 0; i++)
         call_missing(session->modules[i], place);
+}
+
+// Names the missing gradients of the first module that lacks any. Reads modules only while a step
+// is open: no module is closed then. The driver itself ends a step that travels. The trainer ends
+// one that only accumulates, and needs the mutex for that.
+static void inspect_missing(struct lockstep_session *session, struct answer_place *place)
+{
+    if (session->end.over || atomic_load(&session->gate.failed))
+        return;
+    mutex_lock(&session->mutex);
+    const bool accumulates = session->step.accumulates;
+    if (accumulates)
+        inspect_modules(session, session->step.phase, place);
+    mutex_unlock(&session->mutex);
+    if (!accumulates && session->engine.order->open)
+        inspect_modules(session, session->engine.phase, place);
 }
 
 // Names NCCL as what is awaited, with its last error, if it has reported one.

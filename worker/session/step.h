@@ -72,6 +72,9 @@ struct step {
     uint32_t opening_size; // Number of ranks that have joined the wave of that result.
     struct commit_wave contribution; // This rank's part of the commit wave. Filled at step_end.
     struct commit_wave outcome; // The result of the last commit wave.
+    // True inside a step that only accumulates, about which the driver gets no command. Modules do
+    // not come or go meanwhile.
+    bool accumulates;
     struct world_change change;
     struct metrics metrics;
 };
