@@ -24,6 +24,7 @@
 #include <event2/buffer.h>
 #include <event2/http.h>
 #include <event2/keyvalq_struct.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,19 +197,40 @@ static const char *query(struct evhttp_request *request, struct evkeyvalq *list,
     return evhttp_find_header(list, name);
 }
 
+// Writes "rank 3 has left the job", or returns NULL if the rank is there.
+static const char *describe_gone(const struct snapshot *snapshot, const struct about *about,
+                                 char *text, size_t bytes)
+{
+    const struct snapshot_job *job = snapshot_find(snapshot, about->job.name);
+    for (uint32_t i = 0; job && i < job->workers.count; i++) {
+        const struct worker_view *worker = &snapshot->workers[job->workers.first + i];
+        if (!worker->has_rank || worker->rank != about->rank || (!worker->left && !worker->lost))
+            continue;
+        snprintf(text, bytes, "rank %" PRIu32 " %s", about->rank,
+                 worker->lost ? "was lost" : "has left the job");
+        return text;
+    }
+    return NULL;
+}
+
 static void get_stack(struct http_core *core, struct evhttp_request *request,
                       const struct about *about)
 {
     struct evkeyvalq list;
+    char gone[64];
     if (!http_may_inspect(core, request))
         return;
     if (about->rank >= about->world_size) {
         http_answer_error(core, request, HTTP_NOTFOUND, "the job has no such rank");
         return;
     }
+    const struct snapshot *snapshot = http_look(core, request);
+    if (!snapshot)
+        return;
     const char *fresh = query(request, &list, "fresh");
     http_waits_stack(core->waits, request, &about->job, about->rank,
-                     fresh && strcmp(fresh, "1") == 0);
+                     fresh && strcmp(fresh, "1") == 0,
+                     describe_gone(snapshot, about, gone, sizeof(gone)));
     evhttp_clear_headers(&list);
 }
 

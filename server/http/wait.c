@@ -160,11 +160,13 @@ static void begin(struct http_waits *waits, struct evhttp_request *request,
 }
 
 void http_waits_stack(struct http_waits *waits, struct evhttp_request *request,
-                      const struct archive_job *job, uint32_t rank, bool fresh)
+                      const struct archive_job *job, uint32_t rank, bool fresh, const char *gone)
 {
     const uint64_t taken_ms = archive_time(archive_of(waits), job, rank, INSPECT_STACKS);
     const bool young = taken_ms > 0 && clock_now_ms() - taken_ms < LOCKSTEP_INSPECT_PAUSE_MS;
-    if (!fresh || young)
+    if (gone && !young && (fresh || taken_ms == 0))
+        http_answer_error(waits->core, request, HTTP_NOTFOUND, gone);
+    else if (!fresh || young)
         answer_stack(waits, request, job, rank, false);
     else
         begin(waits, request, job, rank, rank, INSPECT_STACKS);

@@ -297,6 +297,27 @@ static void stack_comes_from_the_worker(void **state)
     daemon_stop(&server);
 }
 
+// Condition: a rank has left, and no rank of its job was ever asked for its stack. Decision: both
+// paths say so, and no request waits for an answer.
+static void stack_of_a_rank_that_has_left(void **state)
+{
+    const struct up_message leave = {.kind = UP_LEAVE};
+    char path[64];
+    char says[64];
+    (void)state;
+    form_a_world();
+    const uint32_t rank = worker_message(&first, DOWN_GENERATION)->u.generation_start.rank;
+    assert_int_equal(control_send(first.control, &leave), 0);
+    worker_close(&first);
+    snprintf(says, sizeof(says), "\"rank %u has left the job\"", rank);
+    snprintf(path, sizeof(path), "/api/v1/jobs/job/ranks/%u/stack", rank);
+    http_expect(path, says);
+    snprintf(path, sizeof(path), "/api/v1/jobs/job/ranks/%u/stack?fresh=1", rank);
+    http_expect(path, says);
+    worker_close(&second);
+    daemon_stop(&server);
+}
+
 // An invalid token file is refused. With a valid one, requests need the token, even on loopback.
 static void token_file_is_read(void **state)
 {
@@ -507,6 +528,7 @@ int main(void)
         cmocka_unit_test(refused_worker_is_told),
         cmocka_unit_test(worker_that_comes_early_is_patient),
         cmocka_unit_test(stack_comes_from_the_worker),
+        cmocka_unit_test(stack_of_a_rank_that_has_left),
         cmocka_unit_test(token_file_is_read),
         cmocka_unit_test(survives_hostile_bytes),
         cmocka_unit_test(drains_until_members_left),
