@@ -221,6 +221,7 @@ struct stack_thread {
     char state; // State letter of /proc/PID/task/TID/stat; 0: not known.
     bool trainer; // True for the thread that called the library last.
     bool other; // True if the thread has never called the library.
+    bool own; // True if the library, or gRPC inside it, has started the thread.
     int32_t syscall; // Number of the thread's system call; -1: the thread runs, -2: not known.
     char
         wchan[LOCKSTEP_WCHAN_BYTES]; // Kernel function that the thread sleeps in; empty: not known.

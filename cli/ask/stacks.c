@@ -238,19 +238,6 @@ static void print_place(const char *frames)
     }
 }
 
-// Returns true if the library, or gRPC for it, has started the thread. Such threads interest only
-// developers, who have --json.
-static bool is_own(const char *thread)
-{
-    char object[LOCKSTEP_OBJECT_BYTES];
-    const char *frames = json_read_member(thread, "native");
-    for (const char *frame = json_read_first(frames); frame; frame = json_read_next(frame))
-        if (json_read_string(json_read_member(frame, "module"), object, sizeof(object)) &&
-            strncmp(object, "liblockstep.", 12) == 0)
-            return true;
-    return false;
-}
-
 // Prints one line for a thread that does not use Lockstep.
 static void print_other(const struct palette *palette, const char *thread)
 {
@@ -303,13 +290,13 @@ static void print_stacks(const char *body, bool wants_fresh)
         printf(", phase '%s'", text);
     print_age(body, wants_fresh);
     printf("\n");
-    uint32_t own = 0;
+    uint32_t own = 0; // Threads of the library, which interest only developers, who have --json.
     for (enum thread_group group = GROUP_TRAINER; group < GROUPS; group++) {
         for (const char *thread = json_read_first(threads); thread;
              thread = json_read_next(thread)) {
             if (group_of(thread) != group)
                 continue;
-            if (group == GROUP_OTHERS && is_own(thread))
+            if (group == GROUP_OTHERS && is_true(thread, "own"))
                 own++;
             else if (group == GROUP_OTHERS && !is_awaited(threads, thread))
                 print_other(palette, thread);

@@ -363,6 +363,7 @@ static void answer_thread_out(wire_StackThread *wire, const struct stack_thread 
     wire->owner = thread->owner;
     codec_text_out(wire->owner_name, thread->owner_name, sizeof(wire->owner_name));
     wire->other = thread->other;
+    wire->own = thread->own;
 }
 
 static void answer_thread_in(struct stack_thread *thread, const wire_StackThread *wire,
@@ -379,6 +380,7 @@ static void answer_thread_in(struct stack_thread *thread, const wire_StackThread
     thread->owner = wire->owner;
     codec_text_in(thread->owner_name, wire->owner_name, sizeof(thread->owner_name), fault);
     thread->other = wire->other;
+    thread->own = wire->own;
 }
 
 static void answer_frame_out(wire_StackFrame *wire, const struct stack_frame *frame)

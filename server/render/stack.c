@@ -54,6 +54,7 @@ static void render_thread(struct json *json, const struct archived *archived, ui
     json_string(json, "wchan", thread->wchan[0] ? thread->wchan : NULL);
     json_bool(json, "trainer", thread->trainer);
     json_bool(json, "other", thread->other);
+    json_bool(json, "own", thread->own);
     json_string(json, "how", name_how(thread->how));
     json_string(json, "awaits", name_awaits(thread->awaits));
     json_u64(json, "owner", thread->owner);

@@ -739,7 +739,21 @@ static void test_an_answer_brings_stacks(void **state)
     assert_non_null(threads);
     assert_int_equal(threads->u.threads.threads[0].tid, gettid());
     assert_true(threads->u.threads.threads[0].trainer);
+    // This program has the library inside, as one with liblockstep.a has.
+    bool engine = false, grpc = false, own = false;
+    for (uint32_t p = 0; p < there.part_count; p++) {
+        const struct answer_threads *some = &there.parts[p].u.threads;
+        for (uint32_t t = 0; there.parts[p].kind == ANSWER_THREADS && t < some->count; t++) {
+            const struct stack_thread *thread = &some->threads[t];
+            engine |= thread->own && strcmp(thread->name, "lockstep-engine") == 0;
+            grpc |= thread->own && strncmp(thread->name, "lockstep-", 9) != 0;
+            own |= thread->own && (thread->trainer || strcmp(thread->name, "coordinator") == 0);
+        }
+    }
+    assert_true(engine);
+    assert_false(own);
 #if !defined(__SANITIZE_THREAD__)
+    assert_true(grpc);
     assert_non_null(part_of(ANSWER_FRAMES));
 #endif
 }

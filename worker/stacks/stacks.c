@@ -22,6 +22,7 @@
 #include "worker/stacks/signal.h"
 #include "worker/stacks/sleep.h"
 #include "worker/stacks/sleep_again.h"
+#include "worker/stacks/symbols.h"
 #include "worker/support/error.h"
 
 #include <stdlib.h>
@@ -228,6 +229,42 @@ static void stacks_add_others(struct stacks *stacks, uint64_t deadline_ms)
     }
 }
 
+// ---- Threads of the library --------------------------------------------------------------------
+
+// True for the names that gRPC gives its threads.
+static bool stacks_is_grpcs(const char *name)
+{
+    static const char *const names[] = {"default-executo", "resolver-execut", "grpc_global_tim",
+                                        "event_engine", "timer_manager"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+// Marks the threads that the library has started, after the frames have names. Inside
+// liblockstep.so every frame is the library's or its gRPC's. In a program with liblockstep.a both
+// are in the program, or gRPC is libgrpc.so, which the program may use, too. There the names of
+// threads decide.
+static void stacks_mark_own(struct stacks *stacks)
+{
+    struct stack_frame here = {.thread = 0};
+    const uintptr_t address = (uintptr_t)stacks_mark_own;
+    symbols_name(&here, &address, 1, false);
+    const bool shared = strncmp(here.object, "liblockstep.", 12) == 0;
+    for (uint32_t t = 0; t < stacks->thread_count; t++) {
+        struct stack_thread *thread = &stacks->threads[t];
+        thread->own = thread->other && strncmp(thread->name, "lockstep-", 9) == 0;
+    }
+    for (uint32_t f = 0; f < stacks->frame_count; f++) {
+        const struct stack_frame *frame = &stacks->frames[f];
+        struct stack_thread *thread = &stacks->threads[frame->thread];
+        const bool inside = !frame->python && strcmp(frame->object, here.object) == 0;
+        const bool grpcs = inside || strncmp(frame->object, "libgrpc.", 8) == 0;
+        thread->own |= thread->other && (shared ? inside : grpcs && stacks_is_grpcs(thread->name));
+    }
+}
+
 // ---- Capture of all -----------------------------------------------------------------------------
 
 // True if some thread sleeps in state D. The thread may wait for a file system that does not
@@ -259,6 +296,7 @@ static void stacks_capture_locked(struct stacks *stacks, const struct callers *c
         stacks_add_thread(stacks, &notes[i], deadline_ms);
     stacks_add_others(stacks, deadline_ms);
     namer_name(stacks->namer, stacks->frames, stacks->code, stacks->frame_count);
+    stacks_mark_own(stacks);
 }
 
 void stacks_capture(struct stacks *stacks, const struct callers *callers)

@@ -363,6 +363,7 @@ static void stack_shows_threads_and_frames(void **state)
          .syscall = -1,
          .how = STACK_SILENT,
          .other = true,
+         .own = true,
          .awaits = AWAITS_LOCK,
          .owner = 7,
          .owner_name = "main"}};
@@ -380,11 +381,13 @@ static void stack_shows_threads_and_frames(void **state)
     expect("\"rank\":3,\"host\":\"h\",\"pid\":9,\"age_ms\":400,\"fresh\":true,\"phase\":null,"
            "\"doing\":null");
     expect("{\"tid\":7,\"name\":\"main\",\"state\":\"S\",\"syscall\":202,\"wchan\":null,"
-           "\"trainer\":true,\"other\":false,\"how\":\"signal\",\"awaits\":null,\"owner\":0,"
+           "\"trainer\":true,\"other\":false,\"own\":false,\"how\":\"signal\",\"awaits\":null,"
+           "\"owner\":0,"
            "\"owner_name\":null,\"python\":[{\"file\":\"train.py\",\"line\":44,"
            "\"function\":\"sample\",\"library\":true}],\"native\":[{\"module\":\"libc.so.6\","
            "\"offset\":\"0x1a2b\",\"symbol\":null,\"guessed\":true}]}");
-    expect("\"trainer\":false,\"other\":true,\"how\":\"silent\",\"awaits\":\"lock\",\"owner\":7,"
+    expect("\"trainer\":false,\"other\":true,\"own\":true,\"how\":\"silent\",\"awaits\":\"lock\","
+           "\"owner\":7,"
            "\"owner_name\":\"main\",\"python\":[],\"native\":[{\"module\":\"\",\"offset\":\"0x1\"");
 }
 
