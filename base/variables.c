@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define PREFIX "LOCKSTEP_"
+#define DAEMON_PREFIX "COORDINATOR_"
 #define NAME_BYTES 64 // A longer name is compared by its first bytes.
 
 // The names without the prefix. docs/environment.md explains each. Names that begin with
@@ -98,11 +99,21 @@ static size_t distance(const char *from, size_t from_size, const char *to)
     return row[to_size];
 }
 
+// Returns true if the known name is that of the daemon's flag `name`: COORDINATOR_HTTP of HTTP.
+static bool is_daemons(const char *one, const char *name, size_t size)
+{
+    const size_t prefix = strlen(DAEMON_PREFIX);
+    return has_prefix(one, DAEMON_PREFIX) && strlen(one) == prefix + size &&
+           memcmp(one + prefix, name, size) == 0;
+}
+
 static const char *nearest(const char *name, size_t size)
 {
     const char *best = known[0];
     size_t best_distance = SIZE_MAX;
     for (size_t i = 0; i < KNOWN; i++) {
+        if (is_daemons(known[i], name, size))
+            return known[i];
         const size_t found = distance(name, least(size, NAME_BYTES), known[i]);
         if (found > best_distance || (found == best_distance && strlen(known[i]) < strlen(best)))
             continue; // A longer name at the same distance shares more letters.

@@ -208,6 +208,7 @@ static const struct spelling spellings[] = {
     {"LOCKSTEP_WRLD=2", "is LOCKSTEP_WORLD_M"},
     {"LOCKSTEP_DATA_PORT=20000", "is LOCKSTEP_DATA_PORTS meant?"},
     {"LOCKSTEP_DASHBORD=http://10.0.0.7:8080", "is LOCKSTEP_DASHBOARD meant?"},
+    {"LOCKSTEP_HTTP=1", "is LOCKSTEP_COORDINATOR_HTTP meant?"},
     {"LOCKSTEP_HOST_ID=a", "has no such variable"},
     {"LOCKSTEP_COORDINATOR_LISTNE=:1", "is LOCKSTEP_COORDINATOR_LISTEN meant?"},
     {"LOCKSTEP_COORDINATOR_HTTP_TLS=1", "has no such variable"}, // A flag without a value.
