@@ -287,8 +287,9 @@ static void json_limits(struct json *json, const struct bench_report *report)
     json_figure(json, "tcp_gb_per_s", report->tcp_bytes_per_s / GB);
     json_figure(json, "line_ns", report->line_ns);
     json_object_end(json);
-    json_string(json, "cycles_missing",
-                report->cycles_error ? strerror(report->cycles_error) : NULL);
+    char missing[128];
+    snprintf(missing, sizeof(missing), "perf_event_open: %s", strerror(report->cycles_error));
+    json_string(json, "cycles_missing", report->cycles_error ? missing : NULL);
 }
 
 static void json_times(struct json *json, const struct bench_row *row,

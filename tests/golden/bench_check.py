@@ -66,6 +66,7 @@ def check_rates(report, result):
         share = result["bus_gb_per_s"] / report["limits"][limit + "_gb_per_s"]
         assert close(result[limit + "_share"], share), limit
     assert result["cpu_s_per_gb"] > 0
+    assert (report["cycles_missing"] or "perf_event_open: ").startswith("perf_event_open: ")
     assert (result["cycles_per_byte"] is None) == (report["cycles_missing"] is not None)
 
 
