@@ -110,17 +110,19 @@ static bool is_daemons(const char *one, const char *name, size_t size)
 static const char *nearest(const char *name, size_t size)
 {
     const char *best = known[0];
+    const char *flag = NULL; // The daemon's flag of this name.
     size_t best_distance = SIZE_MAX;
     for (size_t i = 0; i < KNOWN; i++) {
         if (is_daemons(known[i], name, size))
-            return known[i];
+            flag = known[i];
         const size_t found = distance(name, least(size, NAME_BYTES), known[i]);
         if (found > best_distance || (found == best_distance && strlen(known[i]) < strlen(best)))
             continue; // A longer name at the same distance shares more letters.
         best_distance = found;
         best = known[i];
     }
-    return best;
+    // LOCKSTEP_LOG_LEVEL of a worker is LOCKSTEP_LOG.
+    return flag && !has_prefix(name, best) ? flag : best;
 }
 
 static bool is_known(const char *name, size_t size)
