@@ -178,8 +178,8 @@ enum record_kind {
     // Down. The rows of a slot that is repeated (struct redo_row): three words each, the first
     // element, the end, and twice the owner's rank plus the kind.
     RECORD_ROWS = 2,
-    // Both. The units of that slot of which an element is final, as a set: bit u % 64 of word
-    // u / 64.
+    // Both. The used units of that slot of which an element is final, or that have no elements, as
+    // a set: bit u % 64 of word u / 64.
     RECORD_USED = 3,
     // Up. Positions of the step that are final on this rank, as a set.
     RECORD_FINAL = 4,

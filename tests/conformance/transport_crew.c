@@ -24,7 +24,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CREW_UNIT_COUNT 5
+// Every second unit has no elements.
+#define CREW_UNIT_COUNT 10
+#define CREW_EMPTY UINT64_C(0x2aa) // The set of these units.
 #define CREW_ROWS 512
 #define CREW_BOUND_MS 20000
 #define CREW_EARLY_TURNS 6 // Turns after which the last rank has launched.
@@ -184,14 +186,16 @@ static bool crew_uses(const struct crew_plan *plan, uint32_t first_rank, uint32_
 {
     if (plan->units != CREW_SPARSE)
         return true;
+    if (unit % 2 == 1)
+        return first_rank == unit / 2 % plan->world;
     switch (unit) {
     case 0:
         return true;
-    case 1:
-        return false; // Nobody.
     case 2:
+        return false; // Nobody.
+    case 4:
         return first_rank == plan->victims[0]; // Whoever dies first.
-    case 3:
+    case 6:
         return first_rank != plan->victims[0];
     default:
         return first_rank % 2 == 0;
@@ -200,9 +204,10 @@ static bool crew_uses(const struct crew_plan *plan, uint32_t first_rank, uint32_
 
 static uint64_t crew_unit_end(const struct crew_plan *plan, uint32_t unit)
 {
-    if (plan->units == CREW_PLAIN || unit == CREW_UNIT_COUNT - 1)
+    const uint32_t count = CREW_UNIT_COUNT / 2;
+    if (plan->units == CREW_PLAIN || unit / 2 == count - 1)
         return plan->elements;
-    return (uint64_t)plan->elements * (unit + 1) / CREW_UNIT_COUNT + unit;
+    return (uint64_t)plan->elements * (unit / 2 + 1) / count + unit / 2;
 }
 
 static uint32_t crew_unit_of(const struct crew_plan *plan, uint64_t element)
@@ -289,18 +294,28 @@ static void crew_check_element(const struct crew *crew, const struct hand *hand,
     crew_fail(crew, __LINE__, text);
 }
 
-// The units of which the result is written: those that a survivor uses, and those of which anything
-// was ever final with the gradient of a rank that has died.
-static uint64_t crew_used(const struct crew *crew, uint32_t slot)
+static uint64_t crew_uses_units(const struct crew_plan *plan, uint32_t first_rank)
 {
-    uint64_t used = crew->reported[slot];
-    for (uint32_t u = 0; crew->plan->units != CREW_PLAIN && u < CREW_UNIT_COUNT; u++) {
-        for (uint32_t i = 0; i < crew->count; i++)
-            used |= (uint64_t)(crew_has(crew->plan, crew->members[i]->first_rank) &&
-                               crew_uses(crew->plan, crew->members[i]->first_rank, u))
-                    << u;
-    }
+    uint64_t used = 0;
+    for (uint32_t u = 0; plan->units != CREW_PLAIN && u < CREW_UNIT_COUNT; u++)
+        used |= (uint64_t)(crew_has(plan, first_rank) && crew_uses(plan, first_rank, u)) << u;
     return used;
+}
+
+// Checks the used bits that a survivor ends with. Used units with elements are those that a
+// survivor uses, and those of which anything was ever final with the gradient of a rank that has
+// died. Used units without elements are those that a survivor uses, and any that a dead rank uses.
+static void crew_check_used(const struct crew *crew, uint32_t slot, uint64_t used)
+{
+    const struct crew_plan *plan = crew->plan;
+    uint64_t least = 0;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < crew->count; i++)
+        least |= crew_uses_units(plan, crew->members[i]->first_rank);
+    for (uint32_t r = 0; r < plan->world; r++)
+        most |= crew_uses_units(plan, r);
+    CREW_CHECK(crew, (used & ~CREW_EMPTY) == ((crew->reported[slot] | least) & ~CREW_EMPTY));
+    CREW_CHECK(crew, (least & ~used) == 0 && (used & ~most) == 0);
 }
 
 // All survivors have the same bits, except where nothing was written.
@@ -314,7 +329,7 @@ static void crew_check_same(const struct crew *crew, const struct hand *hand, ui
     const struct task *other = &hand->tasks[slot];
     const size_t size = dtype_size(plan->dtype);
     CREW_CHECK(crew, one->used == other->used);
-    CREW_CHECK(crew, other->used == crew_used(crew, slot));
+    crew_check_used(crew, slot, other->used);
     CREW_CHECK(crew, one->collective.weight_total == other->collective.weight_total);
     for (uint64_t e = 0; e < plan->elements; e++) {
         const bool used = plan->units == CREW_PLAIN || (one->used >> crew_unit_of(plan, e) & 1);
@@ -701,7 +716,7 @@ static void hand_report(struct crew *crew, const struct hand *hand, uint32_t slo
         crew_fail(crew, __LINE__, finals.unknown);
     word->report.run_count = finals.run_count;
     word->report.runs = finals.runs;
-    word->used = finals.used && crew->plan->units != CREW_PLAIN ? *finals.used : 0;
+    transport_final_used(hand->transport, &task->collective, &word->used);
 }
 
 // A rank's memory is its input or a final value, element by element: R1 and R4.
@@ -721,7 +736,7 @@ static void crew_check_report(const struct crew *crew, const struct hand *hand, 
             CREW_CHECK(crew,
                        crew_get(crew->plan->dtype, task->memory, e) == crew_before(hand, slot, e));
     }
-    CREW_CHECK(crew, (word->used & ~units) == 0);
+    CREW_CHECK(crew, (word->used & ~units & ~CREW_EMPTY) == 0);
 }
 
 static void crew_redo(struct crew *crew, uint32_t slot)

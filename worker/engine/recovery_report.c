@@ -61,9 +61,9 @@ static struct collective *slot_collective(struct lockstep_session *session,
 static void recovery_say_used(struct lockstep_session *session, uint32_t position,
                               const uint64_t *used, uint32_t words)
 {
-    while (used && words > 0 && used[words - 1] == 0)
+    while (words > 0 && used[words - 1] == 0)
         words--;
-    if (used && words > 0)
+    if (words > 0)
         recovery_say(session, RECORD_USED, position, used, words);
 }
 
@@ -73,6 +73,7 @@ static const char *recovery_say_runs(struct lockstep_session *session, uint32_t 
     const struct slot_id *id = &session->engine.order->slots[position].id;
     const struct collective *collective = slot_collective(session, id);
     struct transport_finals finals;
+    uint64_t used[LOCKSTEP_BUCKET_PARAMETERS / 64];
     transport_final(session->transport, collective, &finals);
     if (finals.unknown)
         return finals.unknown;
@@ -87,8 +88,8 @@ static const char *recovery_say_runs(struct lockstep_session *session, uint32_t 
     }
     recovery_say(session, RECORD_RUNS, position, words, total);
     free(words);
-    if (finals.run_count > 0)
-        recovery_say_used(session, position, finals.used, units_words(collective->unit_count));
+    transport_final_used(session->transport, collective, used);
+    recovery_say_used(session, position, used, units_words(collective->unit_count));
     return NULL;
 }
 

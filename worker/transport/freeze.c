@@ -307,8 +307,24 @@ void transport_final(const struct transport *transport, const struct collective 
     *finals = (struct transport_finals){.unknown = held->unknown,
                                         .run_count = held->run_count,
                                         .runs = held->runs,
-                                        .all = held->all,
-                                        .used = held->used};
+                                        .all = held->all};
     if (held->unknown)
         finals->run_count = 0;
+}
+
+void transport_final_used(const struct transport *transport, const struct collective *collective,
+                          uint64_t *used)
+{
+    const struct held *held = freeze_find(&transport->freezer, collective);
+    uint64_t first = 0;
+    memset(used, 0, units_words(collective->unit_count) * sizeof(*used));
+    for (uint32_t i = 0; i < collective->unit_count; i++) {
+        const uint64_t end = collective->unit_ends[i];
+        const uint64_t *known = held ? held->used : NULL;
+        if (end == first)
+            known = collective->used;
+        if (known && units_is_used(known, i))
+            units_set_used(used, i);
+        first = end;
+    }
 }

@@ -32,9 +32,6 @@ struct transport_finals {
     uint32_t run_count;
     const struct redo_run *runs;
     bool all; // True if all elements are final; false if there are none.
-    // [units_words(unit_count)]: the used bits under which final elements were written. Units
-    // without a final element have no bit. NULL: no bit is set.
-    const uint64_t *used;
 };
 
 void freeze_init(struct freezer *freezer);
@@ -59,6 +56,12 @@ int transport_freeze(struct transport *transport, const struct generation_id *ba
 // that were done are final, except where an output is missing.
 void transport_final(const struct transport *transport, const struct collective *collective,
                      struct transport_finals *finals);
+// Sets used[units_words(unit_count)] to what this rank reports of the units of such a collective,
+// or of one that was not launched. A unit with a final element has the bit under which that element
+// was written. A unit without elements has the bit that this rank knows, also if nothing is final:
+// no row of a decision repeats it. All other units have no bit.
+void transport_final_used(const struct transport *transport, const struct collective *collective,
+                          uint64_t *used);
 
 // What the transport keeps of a collective between two generations.
 struct held {

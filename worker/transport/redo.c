@@ -23,7 +23,8 @@
 //
 // Used bits. A unit of which an element is final has its final bit in the decision. So all ranks
 // leave the same units out of a broadcast: those that no rank has used. Units of which nothing is
-// final get their bits from the allreduce. Engine thread.
+// final get their bits from the allreduce. Units without elements are in no part, so all their bits
+// are in the decision. Engine thread.
 
 #include "worker/transport/redo.h"
 
