@@ -62,6 +62,8 @@ $(BUILD)/tests/unit/cli/test_harmless: $(BUILD)/obj/cli/ask/json_read.o
 $(BUILD)/tests/unit/cli/test_run_set: $(BUILD)/obj/cli/run/run_set.o
 $(BUILD)/tests/unit/cli/test_run_hosts: $(addprefix $(BUILD)/obj/cli/run/,host_list.o relay.o report.o request.o run_set.o verdict.o) \
     $(BUILD)/obj/cli/common/cli.o
+$(BUILD)/tests/unit/cli/test_run_joins: $(addprefix $(BUILD)/obj/cli/run/,joins.o report.o run_set.o verdict.o) \
+    $(BUILD)/obj/cli/common/cli.o
 
 # Stand-ins for libcuda and libnccl, loaded by tests of devices (tests/fake_gpu/fake_gpu.h). Kernels
 # are their references.

@@ -16,6 +16,7 @@
 
 #define STOPPING "stopping "
 #define ABSENT "absent "
+#define ASKS "asks"
 
 // Fills *word from a line. Returns false if the line is none of the launcher's.
 static bool launcher_parse(const char *line, struct launcher_word *word)
@@ -24,6 +25,10 @@ static bool launcher_parse(const char *line, struct launcher_word *word)
     if (strncmp(line, STOPPING, strlen(STOPPING)) == 0) {
         word->kind = LAUNCHER_STOPPING;
         text_copy(word->text, sizeof(word->text), line + strlen(STOPPING));
+        return true;
+    }
+    if (strcmp(line, ASKS) == 0) {
+        word->kind = LAUNCHER_ASKS;
         return true;
     }
     if (strncmp(line, ABSENT, strlen(ABSENT)) != 0)
@@ -38,10 +43,13 @@ static bool launcher_parse(const char *line, struct launcher_word *word)
     return true;
 }
 
+// The first of many absent workers is enough for the core; each of the other words counts.
 static void launcher_keep(struct launcher *launcher, const struct launcher_word *word)
 {
+    const uint32_t most =
+        word->kind == LAUNCHER_ABSENT ? LAUNCHER_WORDS - LAUNCHER_OTHERS : LAUNCHER_WORDS;
     mutex_lock(&launcher->mutex);
-    if (launcher->count < LAUNCHER_WORDS)
+    if (launcher->count < most)
         launcher->words[launcher->count++] = *word;
     mutex_unlock(&launcher->mutex);
     launcher->wake(launcher->context);
@@ -70,6 +78,7 @@ int launcher_start(struct launcher *launcher, int fd, void (*wake)(void *context
     launcher->wake = wake;
     launcher->context = context;
     launcher->count = 0;
+    memset(&launcher->unsent, 0, sizeof(launcher->unsent));
     mutex_init(&launcher->mutex);
     return thread_start(&launcher->thread, "launcher", launcher_read, launcher);
 }
@@ -95,32 +104,71 @@ bool launcher_take(struct launcher *launcher, struct launcher_word *word)
     return has;
 }
 
-// The launcher reads all the time. A packet that does not fit is dropped, so that a stopped
-// launcher does not stop the streams.
-static void launcher_send(struct launcher *launcher, const char *line)
+// Returns false if the packet does not fit now. To a launcher that has ended nothing is said.
+static bool launcher_send(const struct launcher *launcher, const char *line)
 {
-    (void)send(launcher->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return send(launcher->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 ||
+           (errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM);
+}
+
+static bool launcher_send_number(const struct launcher *launcher, const char *what, uint32_t number)
+{
+    char line[32];
+    snprintf(line, sizeof(line), "%s %" PRIu32, what, number);
+    return launcher_send(launcher, line);
+}
+
+// Sends `line` if *waits, which it clears. Returns false if the packet does not fit now.
+static bool launcher_send_waiting(const struct launcher *launcher, bool *waits, const char *line)
+{
+    if (*waits && !launcher_send(launcher, line))
+        return false;
+    *waits = false;
+    return true;
+}
+
+bool launcher_flush(struct launcher *launcher)
+{
+    struct launcher_unsent *unsent = &launcher->unsent;
+    if (unsent->cause && !launcher_send_number(launcher, "cause", unsent->cause_rank))
+        return false;
+    unsent->cause = false;
+    for (uint32_t rank = 0; unsent->joined_count > 0 && rank < LOCKSTEP_MAX_WORLD; rank++) {
+        if (!unsent->joined[rank])
+            continue;
+        if (!launcher_send_number(launcher, "joined", rank))
+            return false;
+        unsent->joined[rank] = false;
+        unsent->joined_count--;
+    }
+    return launcher_send_waiting(launcher, &unsent->joined_unknown, "joined -") &&
+           launcher_send_waiting(launcher, &unsent->refused, "refused -") &&
+           launcher_send_waiting(launcher, &unsent->answer, "ok");
 }
 
 void launcher_answer(struct launcher *launcher)
 {
-    launcher_send(launcher, "ok");
+    launcher->unsent.answer = true;
+    (void)launcher_flush(launcher);
 }
 
 void launcher_say_hello(struct launcher *launcher, const struct up_hello *hello, bool refused)
 {
-    char line[32];
-    const char *what = refused ? "refused" : "joined";
-    if (hello->has_rank_hint)
-        snprintf(line, sizeof(line), "%s %" PRIu32, what, hello->rank_hint);
-    else
-        snprintf(line, sizeof(line), "%s -", what);
-    launcher_send(launcher, line);
+    struct launcher_unsent *unsent = &launcher->unsent;
+    if (refused) {
+        unsent->refused = true;
+    } else if (!hello->has_rank_hint || hello->rank_hint >= LOCKSTEP_MAX_WORLD) {
+        unsent->joined_unknown = true;
+    } else {
+        unsent->joined_count += !unsent->joined[hello->rank_hint];
+        unsent->joined[hello->rank_hint] = true;
+    }
+    (void)launcher_flush(launcher);
 }
 
 void launcher_say_cause(struct launcher *launcher, uint32_t rank)
 {
-    char line[32];
-    snprintf(line, sizeof(line), "cause %" PRIu32, rank);
-    launcher_send(launcher, line);
+    launcher->unsent.cause = true;
+    launcher->unsent.cause_rank = rank;
+    (void)launcher_flush(launcher);
 }

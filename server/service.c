@@ -380,7 +380,8 @@ static void pass_launcher(struct service *service)
         struct coordinator_event event = {.text = word.text, .job = word.job};
         event.kind = word.kind == LAUNCHER_STOPPING ? EVENT_STOPPING : EVENT_ABSENT;
         service->user_stopped |= word.kind == LAUNCHER_STOPPING;
-        step(service, &event);
+        if (word.kind != LAUNCHER_ASKS)
+            step(service, &event);
         launcher_answer(service->launcher);
     }
 }
@@ -416,6 +417,9 @@ static uint64_t on_turn(void *context, uint64_t now_ms)
     if (service->draining)
         drain(service, now_ms);
     uint64_t next = coordinator_deadline(service->core);
+    if (service->launcher && !launcher_flush(service->launcher) &&
+        now_ms + LAUNCHER_FLUSH_MS < next)
+        next = now_ms + LAUNCHER_FLUSH_MS;
     if (alone_ms < next)
         next = alone_ms;
     if (service->draining && service->drain_deadline_ms < next)

@@ -7,6 +7,7 @@
 #include "cli/run/report.h"
 #include "cli/run/run.h"
 
+#include "base/clock.h"
 #include "base/parse.h"
 #include "base/text.h"
 
@@ -17,9 +18,13 @@
 #include <unistd.h>
 
 #define ANSWER_MS 200 // Most milliseconds to wait until the coordinator knows of a signal.
+#define ASK_MS 1000 // Most milliseconds to wait for what did not fit in the socket.
+// So many packets at once may have filled the socket. It holds 278 with the usual wmem_default.
+#define FULL_PACKETS 64
 #define JOINED "joined "
 #define REFUSED "refused "
 #define CAUSE "cause "
+#define OK "ok"
 
 int joins_open(struct joins *joins)
 {
@@ -43,6 +48,8 @@ void joins_close(struct joins *joins)
 static void take(struct joins *joins, const char *line)
 {
     uint64_t rank = 0;
+    if (strcmp(line, OK) == 0)
+        joins->behind = joins->asked = false;
     if (strncmp(line, CAUSE, strlen(CAUSE)) == 0 && parse_u64(line + strlen(CAUSE), &rank))
         joins->cause = (uint32_t)rank;
     if (strncmp(line, REFUSED, strlen(REFUSED)) == 0)
@@ -71,8 +78,11 @@ static ssize_t read_one(struct joins *joins)
 void joins_read(struct joins *joins)
 {
     ssize_t size = 1;
-    while (joins->fd >= 0 && size > 0)
+    uint32_t packets = 0;
+    for (; joins->fd >= 0 && size > 0; packets++)
         size = read_one(joins);
+    if (packets > FULL_PACKETS)
+        joins->behind = true;
     if (joins->fd < 0 || size < 0)
         return;
     close(joins->fd); // The coordinator has ended.
@@ -80,9 +90,32 @@ void joins_read(struct joins *joins)
     joins->unknown = true;
 }
 
+static bool say(struct joins *joins, const char *line)
+{
+    return joins->fd >= 0 && send(joins->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+                                 (ssize_t)strlen(line);
+}
+
+void joins_read_all(struct joins *joins)
+{
+    const uint64_t deadline = clock_now_ms() + ASK_MS;
+    joins_read(joins);
+    if (joins->asked)
+        return; // It has not answered for a second.
+    for (uint64_t now = clock_now_ms(); joins->fd >= 0 && joins->behind && now < deadline;
+         now = clock_now_ms()) {
+        struct pollfd ready = {.fd = joins->fd, .events = POLLIN};
+        joins->asked = joins->asked || say(joins, "asks");
+        if (!joins->asked)
+            return; // The coordinator does not read either.
+        (void)poll(&ready, 1, (int)(deadline - now));
+        joins_read(joins);
+    }
+}
+
 bool joins_lacks(const struct joins *joins, uint32_t rank)
 {
-    return joins->fd >= 0 && !joins->unknown && !joins->joined[rank];
+    return joins->fd >= 0 && !joins->unknown && !joins->behind && !joins->joined[rank];
 }
 
 bool joins_lacks_any(const struct joins *joins, uint32_t count)
@@ -91,12 +124,6 @@ bool joins_lacks_any(const struct joins *joins, uint32_t count)
     while (rank < count && !joins_lacks(joins, rank))
         rank++;
     return rank < count;
-}
-
-static bool say(struct joins *joins, const char *line)
-{
-    return joins->fd >= 0 && send(joins->fd, line, strlen(line), MSG_DONTWAIT | MSG_NOSIGNAL) ==
-                                 (ssize_t)strlen(line);
 }
 
 void joins_say_stopping(struct joins *joins, int signal_number)

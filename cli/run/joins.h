@@ -23,6 +23,9 @@ struct joins {
     int coordinator_fd; // The coordinator's end until it is started, else negative.
     uint32_t count; // Workers of the job that have said hello, and were refused or not.
     bool unknown; // True if a worker has joined whose rank is not known.
+    // True while the coordinator may know more than it could say, because the socket was full.
+    bool behind;
+    bool asked; // True while the coordinator's answer is awaited, after which it has said all.
     bool joined[LOCKSTEP_MAX_WORLD]; // By rank.
     // The rank because of which the job has ended with an error, as the coordinator says;
     // JOINS_NO_RANK: it has said none.
@@ -35,6 +38,10 @@ void joins_close(struct joins *joins);
 
 // Reads what has come, without blocking.
 void joins_read(struct joins *joins);
+
+// Reads what has come. If the socket may have been full, also waits for what did not fit, a second
+// at most.
+void joins_read_all(struct joins *joins);
 
 // True if it is certain that this rank has not joined the job so far.
 bool joins_lacks(const struct joins *joins, uint32_t rank);

@@ -199,7 +199,7 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
     verdict->result.ranks[rank].end.exec_error = exec_error(supervisor, rank);
     // A rank that ends because of another one ends after the coordinator has named that one. A rank
     // of a host before this one becomes a number that no rank has.
-    joins_read(&supervisor->joins);
+    joins_read_all(&supervisor->joins);
     verdict_accuse(verdict, supervisor->joins.cause - supervisor->options->first_rank);
     verdict_end(verdict, rank, status, now, same_time, now);
     note_forming(supervisor, rank);
