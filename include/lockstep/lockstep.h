@@ -381,8 +381,8 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
  * has left whose data is missing here. If they are not in memory then, gradients are undefined, and
  * the log warns (step_dropped): synchronize the stream before the close to be sure.
  * Blocks: for a device as said; as long as other ranks take what this one has sent, and at most
- * three seconds more, or seven; longer only if a round trip takes more than half a second. Threads:
- * the trainer's, while no other call runs.
+ * three seconds more, or seven; longer only if a round trip takes more than half a second, and five
+ * seconds while its goodbye cannot leave. Threads: the trainer's, while no other call runs.
  * Returns: OK, also for a failed session, and the handle is foreign from then on; E_INVALID while
  * another thread waits inside a function of the session, and the session stays as it was. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);

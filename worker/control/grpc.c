@@ -180,8 +180,7 @@ bool control_is_idle(struct control *control)
 void control_close(struct control *control, uint64_t linger_ms)
 {
     mutex_lock(&control->mailbox.mutex);
-    control->mailbox.closing = true;
-    control->mailbox.linger_until = clock_now_ms() + linger_ms;
+    mailbox_begin_close_locked(&control->mailbox, linger_ms);
     streams_wake_locked(control);
     const bool abandoned = !mailbox_await_end_locked(&control->mailbox);
     if (abandoned)

@@ -41,8 +41,9 @@ void control_renew(struct control *control);
 // thread.
 bool control_is_idle(struct control *control);
 // Sends everything queued, half-closes the stream, waits at most linger_ms for the end of the
-// stream, and cancels the stream otherwise. Then joins the thread and frees the control. After this
-// call returns no event is reported.
+// stream, and cancels the stream otherwise. While messages are queued and the stream stands, it
+// waits until none has left for five seconds more. Then joins the thread and frees the control.
+// After this call returns no event is reported.
 void control_close(struct control *control, uint64_t linger_ms);
 
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define SHUTDOWN_MS 2000
+#define UNSENT_MS 5000 // A close gives each message that waits so long to leave this process.
 #define CANCEL_MS 200 // A cancelled call completes much sooner, unless its socket is full.
 
 void mailbox_init(struct mailbox *mailbox)
@@ -89,10 +90,21 @@ struct outgoing *mailbox_pop(struct mailbox *mailbox)
     return item;
 }
 
+// The stream has moved on, so a close waits for it anew.
+static void mailbox_moved_locked(struct mailbox *mailbox)
+{
+    mutex_assert_held(&mailbox->mutex);
+    if (!mailbox->closing || mailbox->given_up)
+        return;
+    mailbox->moved_ms = clock_now_ms();
+    mailbox->wait_until = mailbox->moved_ms + mailbox->linger_ms + UNSENT_MS + CANCEL_MS;
+}
+
 void mailbox_sent(struct mailbox *mailbox)
 {
     mutex_lock(&mailbox->mutex);
     mailbox->sends = false;
+    mailbox_moved_locked(mailbox);
     mutex_unlock(&mailbox->mutex);
 }
 
@@ -169,12 +181,33 @@ bool mailbox_take_renewal(struct mailbox *mailbox)
     return renews;
 }
 
-uint64_t mailbox_linger_until(struct mailbox *mailbox)
+uint64_t mailbox_linger_until(struct mailbox *mailbox, bool stands)
 {
+    uint64_t until = UINT64_MAX;
     mutex_lock(&mailbox->mutex);
-    uint64_t until = mailbox->closing ? mailbox->linger_until : UINT64_MAX;
+    const bool unsent = stands && (mailbox->queued > 0 || mailbox->sends);
+    if (mailbox->closing)
+        until = mailbox->moved_ms + mailbox->linger_ms + (unsent ? UNSENT_MS : 0);
     mutex_unlock(&mailbox->mutex);
     return until;
+}
+
+void mailbox_give_up(struct mailbox *mailbox)
+{
+    mutex_lock(&mailbox->mutex);
+    if (!mailbox->given_up)
+        mailbox->wait_until = clock_now_ms() + CANCEL_MS;
+    mailbox->given_up = true;
+    cond_signal(&mailbox->changed);
+    mutex_unlock(&mailbox->mutex);
+}
+
+void mailbox_begin_close_locked(struct mailbox *mailbox, uint64_t linger_ms)
+{
+    mutex_assert_held(&mailbox->mutex);
+    mailbox->closing = true;
+    mailbox->linger_ms = linger_ms;
+    mailbox_moved_locked(mailbox);
 }
 
 bool mailbox_report_begin(struct mailbox *mailbox)
@@ -198,15 +231,15 @@ void mailbox_woken(struct mailbox *mailbox)
 {
     mutex_lock(&mailbox->mutex);
     mailbox->waking = false;
+    mailbox_moved_locked(mailbox);
     mutex_unlock(&mailbox->mutex);
 }
 
 bool mailbox_await_end_locked(struct mailbox *mailbox)
 {
     mutex_assert_held(&mailbox->mutex);
-    while (!mailbox->finished &&
-           cond_wait_until(&mailbox->changed, &mailbox->mutex, mailbox->linger_until + CANCEL_MS))
-        ;
+    while (!mailbox->finished && clock_now_ms() < mailbox->wait_until)
+        cond_wait_until(&mailbox->changed, &mailbox->mutex, mailbox->wait_until);
     while (mailbox->reporting)
         cond_wait(&mailbox->changed, &mailbox->mutex);
     mailbox->abandoned = !mailbox->finished;
@@ -216,7 +249,7 @@ bool mailbox_await_end_locked(struct mailbox *mailbox)
 void mailbox_ends(struct mailbox *mailbox)
 {
     mutex_lock(&mailbox->mutex);
-    mailbox->linger_until = clock_now_ms() + SHUTDOWN_MS;
+    mailbox->wait_until = clock_now_ms() + SHUTDOWN_MS;
     cond_signal(&mailbox->changed);
     mutex_unlock(&mailbox->mutex);
 }

@@ -43,8 +43,11 @@ struct mailbox {
     bool renews; // True from control_renew until the control thread has looked.
     bool closing; // True after control_close was called; then no event is reported.
     bool reporting; // True while an event function runs; control_close waits for its end.
-    // End of the time that control_close gives the stream (clock_now_ms); valid while closing.
-    uint64_t linger_until;
+    // Valid while closing. All times are clock_now_ms.
+    uint64_t linger_ms; // As control_close said.
+    uint64_t moved_ms; // When the control thread noticed the close, or gRPC took a message since.
+    uint64_t wait_until; // When control_close waits no longer.
+    bool given_up; // True once the control thread has ended the stream for want of time.
     // True if the control thread has ended, except for freeing the control if `abandoned` is set.
     bool finished;
     // True if control_close has returned before the control thread has ended; then the control
@@ -80,21 +83,26 @@ bool mailbox_is_closing(struct mailbox *mailbox);
 bool mailbox_is_needed(struct mailbox *mailbox);
 // Returns true once after each control_renew. Control thread.
 bool mailbox_take_renewal(struct mailbox *mailbox);
-// Returns the end of the time that control_close gives the stream; UINT64_MAX before control_close
-// is called.
-uint64_t mailbox_linger_until(struct mailbox *mailbox);
+// Returns the end of the time that control_close gives the stream, linger_ms after moved_ms;
+// UINT64_MAX before control_close is called. While messages wait for a stream that stands, that is
+// UNSENT_MS later, because a process that gets little of the processor sends late.
+uint64_t mailbox_linger_until(struct mailbox *mailbox, bool stands);
+// The time is over: control_close waits CANCEL_MS more. Control thread.
+void mailbox_give_up(struct mailbox *mailbox);
+// Begins to close the stream. Caller holds the mutex.
+void mailbox_begin_close_locked(struct mailbox *mailbox, uint64_t linger_ms);
 // Called before and after every event function. Returns false if no event may be reported any more.
 // Control thread.
 bool mailbox_report_begin(struct mailbox *mailbox);
 void mailbox_report_end(struct mailbox *mailbox);
 // The control thread has been woken. Control thread.
 void mailbox_woken(struct mailbox *mailbox);
-// Waits for the end of the control thread, until CANCEL_MS after linger_until, and for the end of a
-// running event function. Returns false if the thread has not ended; then the thread frees the
-// control itself. Caller holds the mutex. gRPC completes a cancelled call only when the kernel has
-// taken the bytes that were being written. A stopped coordinator with a full socket prevents that
-// until TCP gives up (KEEPALIVE_TIMEOUT_MS in channel.c). control_close does not wait so long,
-// because the thread reports no event any more.
+// Waits for the end of the control thread, until CANCEL_MS after mailbox_give_up or as long after
+// the stream should have ended, and for the end of a running event function. Returns false if the
+// thread has not ended; then the thread frees the control itself. Caller holds the mutex. gRPC
+// completes a cancelled call only when the kernel has taken the bytes that were being written. A
+// stopped coordinator with a full socket prevents that until TCP gives up (KEEPALIVE_TIMEOUT_MS in
+// channel.c). control_close does not wait so long, because the thread reports no event any more.
 bool mailbox_await_end_locked(struct mailbox *mailbox);
 // All that is left to the control thread is to shut gRPC down, which takes milliseconds, or for
 // ever if gRPC could not start all of its threads. mailbox_await_end_locked waits for two seconds

@@ -308,6 +308,15 @@ static void check_renewal(struct control *control)
     call_cancel(&control->call, "it does not answer");
 }
 
+// Returns when a close gives the stream up.
+static uint64_t linger_until(struct control *control)
+{
+    const struct call *call = &control->call;
+    const bool stands =
+        control->stage == STANDING && call->parts && !call->cancelled && !call->has_status;
+    return mailbox_linger_until(&control->mailbox, stands);
+}
+
 static void check_time(struct control *control)
 {
     uint64_t now = clock_now_ms();
@@ -317,8 +326,9 @@ static void check_time(struct control *control)
         tell_unreached(control);
     if (control->stage == STANDING)
         tell_expired(control);
-    if (now >= mailbox_linger_until(&control->mailbox) ||
+    if (now >= linger_until(control) ||
         (control->again && control->stage == CONNECTING && mailbox_is_closing(&control->mailbox))) {
+        mailbox_give_up(&control->mailbox);
         call_cancel(&control->call, "the session was closed");
         if (!control->call.parts)
             control->stage = ENDED;
@@ -337,7 +347,7 @@ static void check_time(struct control *control)
 static uint64_t next_deadline(struct control *control)
 {
     uint64_t at = control->pause.until_ms;
-    const uint64_t linger = mailbox_linger_until(&control->mailbox);
+    const uint64_t linger = linger_until(control);
     if (!control->call.cancelled && linger < at)
         at = linger;
     if (attempt_is_limited(control) && control->attempt_until < at)
