@@ -174,7 +174,7 @@ struct worker {
     bool vanished;
 
     // From heartbeats.
-    uint64_t heard_ms; // When the last heartbeat arrived.
+    uint64_t heard_ms; // When the last heartbeat arrived; at first when the world formed.
     struct up_heartbeat heartbeat;
     struct beat beat;
 

@@ -334,6 +334,7 @@ void roster_form(struct coordinator *core, struct job *job)
         worker->stage = STAGE_MEMBER;
         worker->rank = rank;
         worker->generation = job->number;
+        worker->heard_ms = core->now; // No rank needed it before.
     }
     lineage_found(job);
     stall_reset(job);

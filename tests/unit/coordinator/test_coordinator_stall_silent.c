@@ -53,6 +53,23 @@ static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void *
     assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_NONE);
 }
 
+// A rank of a large world may say hello long before the last one does.
+static void test_a_rank_is_not_silent_before_the_world_has_formed(void **state)
+{
+    (void)state;
+    for (uint32_t peer = 1; peer <= 3; peer++) {
+        const struct up_hello hello = story_hello("j", 3, "h1");
+        story_say_hello(&story, peer, &hello);
+        story_sleep(&story, peer < 3 ? SILENCE : 0);
+    }
+    assert_true(story_worker(&story, 0, 0).has_rank);
+    assert_false(story_worker(&story, 0, 0).frozen);
+    story_sleep(&story, SILENCE);
+    assert_false(story_worker(&story, 0, 0).frozen);
+    story_sleep(&story, 1);
+    assert_true(story_worker(&story, 0, 0).frozen);
+}
+
 // The time in which it did not run is not the trainer's.
 static void test_a_frozen_rank_has_its_bound_again(void **state)
 {
@@ -575,6 +592,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_a_frozen_rank_is_labelled_and_named_within_three_seconds),
+        TEST(test_a_rank_is_not_silent_before_the_world_has_formed),
         TEST(test_a_frozen_rank_has_its_bound_again),
         TEST(test_a_frozen_rank_that_waited_is_named_too),
         TEST(test_a_rank_that_freezes_before_its_first_heartbeat_is_named),
