@@ -265,13 +265,11 @@ static void get_timeline(struct http_core *core, struct evhttp_request *request,
     if (ranks && !parse_ranks(ranks, &first, &last)) {
         http_answer_error(core, request, HTTP_BADREQUEST,
                           "ranks is a rank, or two as in 0-7; 16 of them at most");
+    } else if (first >= about->world_size) {
+        http_answer_error(core, request, HTTP_NOTFOUND, "the job has no such rank");
     } else {
-        const struct snapshot *snapshot = http_look(core, request);
-        const struct snapshot_job *job = snapshot ? snapshot_find(snapshot, about->job.name) : NULL;
-        if (job && job->workers.count > 0 && last >= job->workers.count)
-            last = first < job->workers.count ? job->workers.count - 1 : first;
-        if (snapshot)
-            http_waits_timeline(core->waits, request, &about->job, first, last);
+        last = last < about->world_size ? last : about->world_size - 1;
+        http_waits_timeline(core->waits, request, &about->job, first, last);
     }
     evhttp_clear_headers(&list);
 }

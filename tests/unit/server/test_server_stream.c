@@ -309,6 +309,8 @@ static void what_is_not_there_is_404(void **state)
                                         "/api/v1/jobs/job/ranks/x/stack",
                                         "/api/v1/jobs/job/ranks/1024/stack",
                                         "/api/v1/jobs/job/ranks/9/stack?fresh=1",
+                                        "/timeline?ranks=1023",
+                                        "/api/v1/jobs/job/timeline?ranks=4-9",
                                         "/ranks//stack",
                                         "/state",
                                         "/page.html",
