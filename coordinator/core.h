@@ -174,7 +174,7 @@ struct worker {
     bool vanished;
 
     // From heartbeats.
-    uint64_t heard_ms; // When the last heartbeat arrived; at first when the world formed.
+    uint64_t heard_ms; // When the last heartbeat arrived; at first when all were told of the world.
     struct up_heartbeat heartbeat;
     struct beat beat;
 

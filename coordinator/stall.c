@@ -59,6 +59,8 @@
 
 // ---- Heartbeats --------------------------------------------------------------------------------
 
+// The first heartbeat of a generation shows that its members have been told of it. This may take
+// seconds in a large world, in which no silence of a member counts.
 static void stall_watch(struct coordinator *core, struct job *job)
 {
     struct stall *stall = &job->stall;
@@ -70,6 +72,11 @@ static void stall_watch(struct coordinator *core, struct job *job)
     stall->progress_ms = core->now;
     stall->traffic_ms = core->now;
     stall->excused_ms = core->now;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        struct worker *worker = job_worker(core, job, rank);
+        if (worker->heard_ms == job->formed_ms)
+            worker->heard_ms = core->now;
+    }
 }
 
 void stall_heartbeat(struct coordinator *core, struct worker *worker,

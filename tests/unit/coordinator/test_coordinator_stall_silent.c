@@ -53,17 +53,22 @@ static void test_a_frozen_rank_is_labelled_and_named_within_three_seconds(void *
     assert_int_equal(fleet_worker(&fleet, 1).kind, STALL_NONE);
 }
 
-// A rank of a large world may say hello long before the last one does.
+// A rank of a large world may say hello long before the last one does, and the coordinator may need
+// a while to tell all of them that the world has formed.
 static void test_a_rank_is_not_silent_before_the_world_has_formed(void **state)
 {
+    struct up_message beat = {.kind = UP_HEARTBEAT};
     (void)state;
     for (uint32_t peer = 1; peer <= 3; peer++) {
         const struct up_hello hello = story_hello("j", 3, "h1");
         story_say_hello(&story, peer, &hello);
-        story_sleep(&story, peer < 3 ? SILENCE : 0);
+        story_sleep(&story, SILENCE);
     }
     assert_true(story_worker(&story, 0, 0).has_rank);
     assert_false(story_worker(&story, 0, 0).frozen);
+    beat.u.heartbeat.place.api = API_OPEN;
+    beat.u.heartbeat.place.module = LOCKSTEP_MAX_MODULES;
+    story_say(&story, 3, &beat);
     story_sleep(&story, SILENCE);
     assert_false(story_worker(&story, 0, 0).frozen);
     story_sleep(&story, 1);
