@@ -439,6 +439,7 @@ static void turn(struct hosts *hosts)
     read_control(hosts);
     reap(hosts);
     read_remotes(hosts);
+    remote_tell_failure(hosts->remotes, hosts->options, &hosts->verdict);
     output_relay(&hosts->output);
     tell_broken(hosts);
     const uint64_t now = clock_now_ms();

@@ -6,6 +6,7 @@
 
 #include "cli/run/report.h"
 #include "cli/run/run.h"
+#include "cli/run/verdict.h"
 
 #include "base/clock.h"
 #include "base/parse.h"
@@ -143,14 +144,50 @@ void joins_say_stopping(struct joins *joins, int signal_number)
     joins_read(joins);
 }
 
-void joins_say_absent(struct joins *joins, const struct run_options *options,
-                      const struct run_result *result, uint32_t index)
+static void say_absent(struct joins *joins, const struct run_options *options, const char *end)
 {
     char line[LOCKSTEP_TEXT_BYTES];
     struct text text;
     text_init(&text, line, sizeof(line));
-    text_append(&text, "absent %s ", options->job);
-    run_append_rank_end(&text, options, result, index);
+    text_append(&text, "absent %s %s", options->job, end);
     text_append(&text, ": see what it printed, then start the job again");
     (void)say(joins, line);
+}
+
+void joins_note_end(struct joins *joins, const struct run_options *options, struct verdict *verdict,
+                    uint32_t index)
+{
+    struct run_end *end = &verdict->result.ranks[index].end;
+    const bool lacks = joins_lacks(joins, options->first_rank + index);
+    char bytes[LOCKSTEP_TEXT_BYTES];
+    struct text text;
+    end->forming =
+        verdict->interrupts == 0 && !end->stopped &&
+        (end->status != 0 || (lacks && kill(-verdict->result.ranks[index].pid, 0) < 0)) &&
+        joins_lacks_any(joins, options->world_size);
+    end->unjoined = end->forming && lacks;
+    if (!end->forming)
+        return;
+    text_init(&text, bytes, sizeof(bytes));
+    run_append_rank_end(&text, options, &verdict->result, index);
+    say_absent(joins, options, bytes);
+}
+
+void joins_expect_text(struct joins *joins)
+{
+    joins->text_left = sizeof(joins->text);
+}
+
+bool joins_take_text(struct joins *joins, const struct run_options *options, unsigned char byte)
+{
+    if (joins->text_left == 0)
+        return false;
+    joins->text[sizeof(joins->text) - joins->text_left--] = (char)byte;
+    if (joins->text_left > 0)
+        return true;
+    joins->text[sizeof(joins->text) - 1] = '\0';
+    joins_read_all(joins);
+    if (joins_lacks_any(joins, options->world_size))
+        say_absent(joins, options, joins->text);
+    return true;
 }

@@ -8,13 +8,14 @@
 #ifndef LOCKSTEP_CLI_RUN_JOINS_H
 #define LOCKSTEP_CLI_RUN_JOINS_H
 
+#include "cli/run/relay.h"
 #include "protos/limits.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct run_options;
-struct run_result;
+struct verdict;
 
 #define JOINS_NO_RANK UINT32_MAX
 
@@ -30,6 +31,9 @@ struct joins {
     // The rank because of which the job has ended with an error, as the coordinator says;
     // JOINS_NO_RANK: it has said none.
     uint32_t cause;
+    // How a rank of another host has ended (RELAY_FAILED), and how many of these bytes are to come.
+    char text[RELAY_TEXT_BYTES];
+    uint32_t text_left;
 };
 
 // Makes the socket. Returns 0 or -1 with errno.
@@ -54,8 +58,14 @@ bool joins_lacks_any(const struct joins *joins, uint32_t count);
 // until the coordinator knows, a moment at most.
 void joins_say_stopping(struct joins *joins, int signal_number);
 
-// Tells the coordinator how a worker ended before all had joined. index: in result->ranks.
-void joins_say_absent(struct joins *joins, const struct run_options *options,
-                      const struct run_result *result, uint32_t index);
+// Notes whether a rank has ended before all ranks had joined, and tells the coordinator then,
+// because no world can form without it. A child of a rank that ended well may still take part.
+void joins_note_end(struct joins *joins, const struct run_options *options, struct verdict *verdict,
+                    uint32_t index);
+
+// RELAY_FAILED has come: takes the bytes behind it. joins_take_text returns false if none of them
+// is left. After the last one the coordinator is told, unless all ranks have joined.
+void joins_expect_text(struct joins *joins);
+bool joins_take_text(struct joins *joins, const struct run_options *options, unsigned char byte);
 
 #endif

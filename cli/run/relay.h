@@ -4,7 +4,8 @@
 // Pure.
 //
 // To the host (its stdin): the request (request.h), then single bytes, enum relay_control. A signal
-// is the byte of its number. The end of the stream means that the launcher is gone.
+// is the byte of its number. RELAY_FAILED has RELAY_TEXT_BYTES behind it. The end of the stream
+// means that the launcher is gone.
 //
 // From the host (its stdout): one line, the greeting, then frames. Text before the greeting comes
 // from the shell's own files and is skipped. A frame is a header and `size` bytes.
@@ -18,13 +19,14 @@
 
 // The greeting is this word, RELAY_VERSION, and SSH_CONNECTION if there is one, in one line.
 #define RELAY_GREETING "lockstep-run-host"
-#define RELAY_VERSION 2
+#define RELAY_VERSION 3
 #define RELAY_GREETING_BYTES 512
 
 #define RELAY_HEADER_BYTES 12
 #define RELAY_PAYLOAD_BYTES (16 * 1024)
 #define RELAY_ENDED_BYTES 21
 #define RELAY_STARTED_BYTES 12
+#define RELAY_TEXT_BYTES 512 // A sentence, and zeros behind it.
 
 #define RELAY_COORDINATOR UINT32_MAX // The rank in frames about the coordinator's output.
 #define RELAY_BEAT_MS 5000 // How often the launcher sends RELAY_ALIVE.
@@ -35,6 +37,7 @@ enum relay_control {
     // 1 to 64: a signal.
     RELAY_BREAK_OUTPUT = 0xf0, // Nobody reads the workers' stdout any more.
     RELAY_BREAK_ERROR = 0xf1, // The same of their stderr.
+    RELAY_FAILED = 0xfd, // To host 0: a rank of another host has failed; how follows.
     RELAY_DISMISS = 0xfe, // All ranks of all hosts have ended: stop the coordinator, and end.
     RELAY_STOP = 0xff, // A rank has failed: kill the workers.
 };

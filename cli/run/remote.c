@@ -4,8 +4,12 @@
 
 #include "cli/run/remote.h"
 
+#include "base/text.h"
 #include "cli/common/cli.h"
+#include "cli/run/report.h"
+#include "cli/run/run.h"
 #include "cli/run/spawn.h"
+#include "cli/run/verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -196,6 +200,22 @@ void remote_send(struct remote *remote, const void *bytes, size_t size)
     remote->pending = pending;
     remote->pending_size += size;
     remote_flush(remote);
+}
+
+void remote_tell_failure(struct remote *first, const struct run_options *options,
+                         const struct verdict *verdict)
+{
+    const struct run_result *result = &verdict->result;
+    char bytes[1 + RELAY_TEXT_BYTES] = {(char)RELAY_FAILED};
+    struct text text;
+    if (first->failure_told || result->first_failed == result->count)
+        return;
+    first->failure_told = true;
+    if (result->first_failed < first->host->workers || verdict->interrupts > 0)
+        return;
+    text_init(&text, bytes + 1, RELAY_TEXT_BYTES);
+    run_append_rank_end(&text, options, result, result->first_failed);
+    remote_send(first, bytes, sizeof(bytes));
 }
 
 // ---- From the host -----------------------------------------------------------------------------

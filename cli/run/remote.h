@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct verdict;
+
 // The longest of a frame and of what a shell may print before the greeting in one read.
 #define REMOTE_BYTES (RELAY_HEADER_BYTES + RELAY_PAYLOAD_BYTES)
 
@@ -44,6 +46,7 @@ struct remote {
     uint32_t started; // Ranks that have started.
     uint32_t ended; // Ranks that have ended.
     bool placed; // True once the coordinator's address has come.
+    bool failure_told; // True once a first failure is known, and host 0 knows of it, too.
 
     // Clock of this host minus clock of that one, in ms; the least that was seen, because frames
     // only ever come late.
@@ -74,6 +77,11 @@ int remote_start(struct remote *remote, const struct run_options *options,
 // Sends bytes, or keeps them until remote_flush. After an error they are dropped: ssh has ended.
 void remote_send(struct remote *remote, const void *bytes, size_t size);
 void remote_flush(struct remote *remote);
+
+// Tells host 0 once of the first rank that has failed, if it is one of another host: no world can
+// form without it. Host 0 knows whether one has formed.
+void remote_tell_failure(struct remote *first, const struct run_options *options,
+                         const struct verdict *verdict);
 
 // Reads stdout of ssh once, if there is room. Takes the greeting. At the end it closes frames_fd.
 void remote_read(struct remote *remote);

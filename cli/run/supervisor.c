@@ -104,8 +104,13 @@ static int relay_fd(const struct supervisor *supervisor)
 
 static void take_relay_byte(struct supervisor *supervisor, unsigned char byte)
 {
+    if (joins_take_text(&supervisor->joins, supervisor->options, byte))
+        return;
     switch ((enum relay_control)byte) {
     case RELAY_ALIVE:
+        break;
+    case RELAY_FAILED:
+        joins_expect_text(&supervisor->joins);
         break;
     case RELAY_BREAK_OUTPUT:
     case RELAY_BREAK_ERROR:
@@ -176,22 +181,6 @@ static bool failed(const siginfo_t *info)
     return info->si_code != CLD_EXITED || info->si_status != 0;
 }
 
-// Notes a rank that has ended before all ranks had joined, and tells the coordinator, because no
-// world can form without it. A child of a rank that ended well may still take part.
-static void note_forming(struct supervisor *supervisor, uint32_t rank)
-{
-    struct run_result *result = &supervisor->verdict.result;
-    struct run_end *end = &result->ranks[rank].end;
-    const struct joins *joins = &supervisor->joins;
-    const bool lacks = joins_lacks(joins, supervisor->options->first_rank + rank);
-    end->forming = supervisor->verdict.interrupts == 0 && !end->stopped &&
-                   (end->status != 0 || (lacks && kill(-result->ranks[rank].pid, 0) < 0)) &&
-                   joins_lacks_any(joins, supervisor->options->world_size);
-    end->unjoined = end->forming && lacks;
-    if (end->forming)
-        joins_say_absent(&supervisor->joins, supervisor->options, result, rank);
-}
-
 static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, bool same_time)
 {
     const uint64_t now = clock_now_ms();
@@ -202,7 +191,7 @@ static void end_rank(struct supervisor *supervisor, uint32_t rank, int status, b
     joins_read_all(&supervisor->joins);
     verdict_accuse(verdict, supervisor->joins.cause - supervisor->options->first_rank);
     verdict_end(verdict, rank, status, now, same_time, now);
-    note_forming(supervisor, rank);
+    joins_note_end(&supervisor->joins, supervisor->options, verdict, rank);
     if (supervisor->options->hosted)
         frames_ended(&supervisor->output, rank, now, supervisor->joins.cause,
                      &verdict->result.ranks[rank].end);

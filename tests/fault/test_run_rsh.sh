@@ -53,6 +53,14 @@ has "$work/err" "lockstep run: rank 2 on localhost ended with status 7 after "
 has "$work/err" "2 other ranks were stopped"
 equal "lines of a rank that fails" "$(grep -c '^x2$' "$work/out")" 1
 
+# A rank of the second host ends before all ranks have joined. The others are told at once.
+began=$(now_ms)
+start --survive --timeout 100 -- sh -c '[ $LOCKSTEP_RANK_HINT = 2 ] && exit 5; exec "$0"' "$hello"
+ended 5 "a rank that ends before it joins"
+within 15000 "$began" "a job without one rank"
+grep -q 'rank 2 on localhost ended with status 5 after .* s: see what it printed' "$work/out" "$work/err" ||
+    { fail "the others were not told of rank 2:"; sed 's/^/    /' "$work/out" "$work/err"; }
+
 # A rank fails while its session lives on in a process that it has started. So the coordinator sees no
 # failure before the workers are killed, and does not take one of those for the cause.
 cat >"$work/trainer.c" <<'END'
@@ -161,11 +169,11 @@ refuses 2 "unknown command 'run-host'; install lockstep there" \
     "printf \"lockstep: unknown command 'run-host'\nTry 'lockstep --help'.\n\" >&2; exit 2"
 refuses 137 "its lockstep is of another version" 'echo lockstep-run-host 1 x; exec sleep 60'
 refuses 137 "its lockstep is of another version" \
-    'printf "lockstep-run-host 2 x\nthese are no frames at all"; exec sleep 60'
+    'printf "lockstep-run-host 3 x\nthese are no frames at all"; exec sleep 60'
 refuses 1 "the remote shell ended with status 0; install lockstep there" 'echo welcome'
 refuses 4 "the remote shell ended with status 4; install lockstep there" \
     'printf "welcome to this host: "; exit 4'
-refuses 9 "a word" 'printf "lockstep-run-host 2 x\n"; echo "lockstep run: a word" >&2; exit 9'
+refuses 9 "a word" 'printf "lockstep-run-host 3 x\n"; echo "lockstep run: a word" >&2; exit 9'
 
 # The request is what lockstep run-host wants; a launcher that is gone gets no word.
 equal "a request that is none" "$("$lockstep" run-host <<<"00000010zzzzzzzzzzzzzzzz" 2>&1 | tail -1)" \

@@ -4,6 +4,7 @@
 // later than the coordinator writes.
 
 #include "cli/run/joins.h"
+#include "cli/run/relay.h"
 #include "cli/run/run.h"
 #include "server/launcher.h"
 
@@ -11,9 +12,11 @@
 #include "protos/up.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -137,12 +140,55 @@ static void a_stop_counts_beside_many_absent(void **state)
     assert_int_equal(word.kind, LAUNCHER_STOPPING);
 }
 
+static void take_text(const struct run_options *options, const char *text)
+{
+    char bytes[RELAY_TEXT_BYTES] = "";
+    snprintf(bytes, sizeof(bytes), "%s", text);
+    joins_expect_text(&joins);
+    for (uint32_t i = 0; i < sizeof(bytes); i++)
+        assert_true(joins_take_text(&joins, options, (unsigned char)bytes[i]));
+    assert_false(joins_take_text(&joins, options, RELAY_ALIVE));
+}
+
+static void join(uint32_t rank)
+{
+    const struct up_hello hello = {.has_rank_hint = true, .rank_hint = rank};
+    launcher_say_hello(&launcher, &hello, false);
+}
+
+static struct launcher_word next_word(void)
+{
+    struct launcher_word word;
+    while (!launcher_take(&launcher, &word))
+        rest();
+    return word;
+}
+
+// A failure of another host keeps a world from forming. It is not told once all have joined.
+static void a_failure_elsewhere_is_told_while_ranks_lack(void **state)
+{
+    const struct run_options options = {.job = "job", .workers = 1, .world_size = 2};
+    (void)state;
+    join(0);
+    take_text(&options, "rank 1 on b ended with status 5 after 0.1 s");
+    const struct launcher_word word = next_word();
+    assert_int_equal(word.kind, LAUNCHER_ABSENT);
+    assert_string_equal(word.job, "job");
+    assert_string_equal(word.text, "rank 1 on b ended with status 5 after 0.1 s: see what it "
+                                   "printed, then start the job again");
+    join(1);
+    take_text(&options, "rank 1 on b ended with status 5 after 9.9 s");
+    joins_say_stopping(&joins, SIGINT);
+    assert_int_equal(next_word().kind, LAUNCHER_STOPPING);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_late_reader_is_told_all, begin, end),
         cmocka_unit_test_setup_teardown(nothing_is_certain_without_an_answer, begin, end),
         cmocka_unit_test_setup_teardown(a_stop_counts_beside_many_absent, begin, end),
+        cmocka_unit_test_setup_teardown(a_failure_elsewhere_is_told_while_ranks_lack, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
