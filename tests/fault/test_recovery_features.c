@@ -455,75 +455,6 @@ static void parameters_have_no_elements(void **state)
     }
 }
 
-// A module whose bucket holds a tensor of each kind. Only the last rank, which lives, uses the one
-// without elements.
-enum {
-    BESIDE = 300000 // Elements of the other tensor.
-};
-
-static lockstep_module *beside;
-
-static void register_beside(struct job_rank *rank)
-{
-    static float data[BESIDE];
-    static float gradient[BESIDE];
-    static const int64_t shapes[] = {BESIDE, 0};
-    static const char *const names[] = {"some", "none"};
-    struct lockstep_parameter tensors[] = {LOCKSTEP_PARAMETER_INIT, LOCKSTEP_PARAMETER_INIT};
-    struct lockstep_module_config config = LOCKSTEP_MODULE_INIT;
-    for (uint32_t t = 0; t < 2; t++) {
-        tensors[t].name = names[t];
-        tensors[t].dims = 1;
-        tensors[t].shape = &shapes[t];
-        tensors[t].data = data;
-        tensors[t].gradient = gradient;
-    }
-    config.name = "beside";
-    config.parameters = tensors;
-    config.parameter_count = 2;
-    config.unused = LOCKSTEP_UNUSED_ACCEPT;
-    config.bucket_bytes = config.bucket_first_bytes = config.bucket_last_bytes = 64 << 20;
-    job_require(rank, lockstep_module_register(rank->session, &config, &beside), "register");
-}
-
-static void step_is_empty_beside(struct job_rank *rank, uint64_t step, uint64_t *hash)
-{
-    lockstep_call *call;
-    uint8_t used[2] = {0};
-    job_begin(rank, NULL, NULL);
-    int status = lockstep_call_begin(beside, &call);
-    if (status == 0 && rank->rank + 1 == rank->job->size)
-        status = lockstep_grad_ready(beside, call, 1, NULL, NULL);
-    if (status == 0)
-        status = lockstep_grad_ready(beside, call, 0, NULL, NULL);
-    if (status == 0)
-        status = lockstep_call_end(call);
-    job_require(rank, status, "call");
-    if (rank->told->dies_at == step)
-        job_thread(rank, dies_soon, NULL);
-    job_backward(rank, step);
-    job_require(rank, job_end(rank), "step_end");
-    job_look(rank, step, NULL, hash);
-    job_require(rank, lockstep_module_used(beside, used, 2), "module_used");
-    job_expect(rank, used[0] == 1 && used[1] == 1,
-               "a parameter without elements beside another one is not used");
-}
-
-static void a_bucket_has_a_parameter_without_elements(void **state)
-{
-    (void)state;
-    for (uint32_t round = 0; round < job_rounds(6); round++) {
-        struct job job = {.name = "no elements beside others",
-                          .size = 4,
-                          .deaths = 3,
-                          .tcp = round % 3 < 2,
-                          .prepares = prepare_empty,
-                          .loads = register_beside,
-                          .step = step_is_empty_beside};
-        job_run(&job, round, NULL);
-    }
-}
-
 // ---- Ranks that run out of data -----------------------------------------------------------------
 
 static void step_runs_out(struct job_rank *rank, uint64_t step, uint64_t *hash)
@@ -613,7 +544,6 @@ int main(void)
         cmocka_unit_test_teardown(counters_and_metrics_go_on, job_teardown),
         cmocka_unit_test_teardown(parameters_are_not_used, job_teardown),
         cmocka_unit_test_teardown(parameters_have_no_elements, job_teardown),
-        cmocka_unit_test_teardown(a_bucket_has_a_parameter_without_elements, job_teardown),
         cmocka_unit_test_teardown(ranks_run_out_of_data, job_teardown),
     };
     job_memory(0);
