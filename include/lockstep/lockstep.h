@@ -348,7 +348,7 @@ LOCKSTEP_API int lockstep_open(const struct lockstep_config *config, lockstep_se
  * LOCKSTEP_* variable. Reads no certificates, and looks for no device. config: NULL means all
  * defaults and the environment.
  * Blocks: no. Threads: any. Owns: config is borrowed for the call.
- * Returns: OK, or what lockstep_open would return, with the same text. */
+ * Returns: OK, or what lockstep_open would return about the configuration, with the same text. */
 LOCKSTEP_API int lockstep_config_check(const struct lockstep_config *config);
 
 /* This worker's rank and the world size, constant in a generation. Either pointer may be NULL.
@@ -372,17 +372,18 @@ LOCKSTEP_API int lockstep_leaves(lockstep_session *session, uint32_t *first, uin
  * E_PEER_LOST: a barrier before the close waits for receivers. The function is not collective: a
  * rank that still needs this one for a later step gets E_PEER_LOST, whose text says that this rank
  * left. The text also has the last failure of any function here, unless a lockstep_start, step or
- * collective has ended well after that failure. The function waits one second at most for a
- * coordinator that is silent, which takes the goodbye when it goes on. With config.on_failure
- * continue it waits for a coordinator that is away, for five seconds at most.
+ * collective has ended well after that failure. The function waits one second and 10 ms for each
+ * rank at most for a coordinator that is silent, which takes the goodbye when it goes on. With
+ * config.on_failure continue it waits for a coordinator that is away, for five seconds at most.
  *
  * On a rank with a device the function first waits for the results of a step that a stream has
  * ended, without limit: until they are in memory, a rank is lost, the device has failed, or a rank
  * has left whose data is missing here. If they are not in memory then, gradients are undefined, and
  * the log warns (step_dropped): synchronize the stream before the close to be sure.
  * Blocks: for a device as said; as long as other ranks take what this one has sent, and at most
- * three seconds more, or seven; longer only if a round trip takes more than half a second, and five
- * seconds while its goodbye cannot leave. Threads: the trainer's, while no other call runs.
+ * three seconds more, or seven, and 10 ms for each rank; longer only if a round trip takes more
+ * than half a second, and five seconds while its goodbye cannot leave. Threads: the trainer's,
+ * while no other call runs.
  * Returns: OK, also for a failed session, and the handle is foreign from then on; E_INVALID while
  * another thread waits inside a function of the session, and the session stays as it was. */
 LOCKSTEP_API int lockstep_close(lockstep_session *session);
@@ -390,7 +391,7 @@ LOCKSTEP_API int lockstep_close(lockstep_session *session);
 /* Gives up at once. Every call that waits in another thread returns E_CLOSED, and so does every
  * later call. The other ranks get E_PEER_LOST with this reason (NULL: "aborted"). A step that one
  * of the other ranks completes is completed by all of them. The session still has to be closed; a
- * process that ends instead loses nothing of the reason.
+ * process that ends instead loses nothing of the reason if a coordinator is there.
  * Blocks: until the reason is sent to the coordinator, some milliseconds; one second at most.
  * Threads: any. Owns: reason is copied. */
 LOCKSTEP_API int lockstep_abort(lockstep_session *session, const char *reason);

@@ -471,8 +471,10 @@ static void last_step_behind(struct rank *rank)
         RANK_OK(rank, lockstep_call_end(call));
         RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
     }
+    if (rank->context)
+        rank_meet(rank);
     if (rank->context && rank->rank == 1)
-        usleep(SEEN_MS * 1000);
+        usleep((useconds_t)test_bound_ms(SEEN_MS) * 1000);
     RANK_OK(rank, lockstep_close(rank->session));
     rank->session = NULL;
     const float *result = device_trainer_look(rank, &trainer, 0, trainer.gradients[0]);

@@ -324,6 +324,26 @@ class Life(unittest.TestCase):
         self.assertNotEqual(said.code, 0, said)
         self.assertIn("whose close was interrupted", said.error)
 
+    def test_a_close_that_was_left_and_ends(self):
+        """The program handles the Ctrl-C, and the close is over before its end."""
+        said = self.works(alone("""
+            close = lockstep.session.lib.lockstep_close
+            def slow(handle):
+                time.sleep(1)
+                return close(handle)
+            session = lockstep.Session()
+            lockstep.session.lib.lockstep_close = slow
+            interrupt(0.2)
+            try:
+                session.close()
+            except KeyboardInterrupt:
+                say(session.closes)
+            while session.closes:
+                time.sleep(0.01)
+            """))
+        self.assertEqual(said.lines, ["True"], said)
+        self.assertNotIn("open session", said.error)
+
     def test_shared_blocks_have_a_limit(self):
         said = self.works(job(2, """
             def descriptors():

@@ -80,6 +80,7 @@ static void collective_give_up(struct lockstep_session *session, struct lockstep
 {
     char text[LOCKSTEP_TEXT_BYTES];
     text_copy(text, sizeof(text), lockstep_error_text());
+    exit_abort_begins(session);
     session_abort(session, LOCKSTEP_E_CLOSED, text);
     work_wait(work, LOCKSTEP_WAIT_FOREVER);
     exit_tell_abort(session);

@@ -49,7 +49,10 @@
 // If the world does not form in time, the coordinator refuses and says why. This is how long after
 // the open timeout a rank still waits for that answer.
 #define OPEN_ANSWER_SLACK_MS 2000
-#define OPEN_LINGER_MS 1000 // How long a close waits until its last control message is sent.
+// How long a close waits for the coordinator's answer to its goodbye. Of a large world all ranks
+// may close at once, which takes the coordinator longer.
+#define OPEN_LINGER_MS 1000
+#define OPEN_LINGER_RANK_MS 10 // So much longer for each rank.
 #define OPEN_HANDLES (1 + LOCKSTEP_MAX_PLAIN) // Handles of a session and of its work.
 
 // ---- The control thread's callbacks ------------------------------------------------------------
@@ -315,7 +318,7 @@ static void open_shut(struct lockstep_session *session, bool leave)
         message.u.leave.settled = atomic_load(&session->progress->settled);
         engine_last_word(session, &message.u.leave);
         control_send(session->control, &message);
-        control_close(session->control, OPEN_LINGER_MS);
+        control_close(session->control, OPEN_LINGER_MS + OPEN_LINGER_RANK_MS * session->world.size);
     }
     fork_unwatch(session);
     if (session->transport)
@@ -510,6 +513,7 @@ int lockstep_abort(lockstep_session *session, const char *reason)
     if (status < 0)
         return status;
     text_copy(text, sizeof(text), !reason ? "aborted" : reason);
+    exit_abort_begins(session);
     status = session_abort(session, LOCKSTEP_E_CLOSED, text);
     exit_tell_abort(session);
     return status;
@@ -536,6 +540,7 @@ int lockstep_close(lockstep_session *session)
     if (status < 0)
         return status;
     handle_remove(session);
+    exit_await_aborts(session);
     // No progress_leave follows: the memory of the visit is freed with the session.
     (void)progress_enter(&session->tracker, API_CLOSE, PROGRESS_NO_MODULE, 0);
     // The trainer's stream counts on the results. A rank that is gone or a failed device ends the

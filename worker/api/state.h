@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The values of parameters and buffers that all ranks, or the members of a group, are to have in
-// common. Trainer. state_compare and state_send
-// block on other ranks.
+// common. Trainer. state_compare and state_send block on other ranks.
 
 #ifndef WORKER_API_STATE_H
 #define WORKER_API_STATE_H

@@ -32,6 +32,7 @@ void carry_forget_losses(struct lockstep_session *session)
     memset(&session->end.lost_here, 0, sizeof(session->end.lost_here));
     session->end.verdict_deadline_ms = 0;
     session->end.goodbyes_told = 0;
+    memset(session->end.goodbyes_of, 0, sizeof(session->end.goodbyes_of));
 }
 
 void carry_ends_locked(struct lockstep_session *session, const uint64_t *removed, uint64_t step)

@@ -209,6 +209,7 @@ void engine_control_stands(struct lockstep_session *session)
         return; // That stream has ended already; another one follows.
     session->end.control_gone = false;
     session->end.goodbyes_told = 0;
+    memset(session->end.goodbyes_of, 0, sizeof(session->end.goodbyes_of));
     session->end.goodbyes_due_ms = clock_now_ms();
     resume_say_again(session);
     if (!session->end.over)

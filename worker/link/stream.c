@@ -384,7 +384,10 @@ static uint32_t stream_room(const struct stream *stream)
 
 static void stream_plan(struct stream *stream, struct stream_plan *plan)
 {
-    *plan = (struct stream_plan){.count = 0};
+    plan->count = 0; // And not its vectors: they are 2 KiB, and each receive comes here.
+    plan->bytes = 0;
+    plan->mend = 0;
+    plan->direct = 0;
     stream_compact(stream);
     if (stream->in_payload && stream->target.kind == TARGET_BUFFER) {
         plan_add(plan, stream->target.buffer, stream->payload_left);

@@ -85,6 +85,7 @@ struct engine_end {
     // Ranks whose processes are known to have ended, as a set.
     uint64_t died[LOCKSTEP_RANK_WORDS];
     uint32_t goodbyes_told; // So many goodbyes of peers the coordinator knows from this rank.
+    uint64_t goodbyes_of[LOCKSTEP_RANK_WORDS]; // Whose they are, as a set.
     // When it is told of the others, by clock_now_ms; 0: there are none, or that is not decided.
     uint64_t goodbyes_due_ms;
     struct down_halt lost_here; // The verdict that ends the session at verdict_deadline_ms.

@@ -71,12 +71,23 @@ static bool exit_has_told_abort(struct lockstep_session *session)
     return atomic_load(&session->gate.alone) || (done && control_is_idle(session->control));
 }
 
+void exit_abort_begins(struct lockstep_session *session)
+{
+    atomic_fetch_add(&session->telling.aborts, 1);
+}
+
 void exit_tell_abort(struct lockstep_session *session)
 {
     const uint64_t deadline_ms = clock_now_ms() + EXIT_ABORT_MS;
-    if (!atomic_load(&session->telling.tells))
-        return;
-    while (!exit_has_told_abort(session) && clock_now_ms() < deadline_ms)
+    while (atomic_load(&session->telling.tells) && !exit_has_told_abort(session) &&
+           clock_now_ms() < deadline_ms)
+        nanosleep(&exit_moment, NULL);
+    atomic_fetch_sub(&session->telling.aborts, 1);
+}
+
+void exit_await_aborts(struct lockstep_session *session)
+{
+    while (atomic_load(&session->telling.aborts) > 0)
         nanosleep(&exit_moment, NULL);
 }
 

@@ -259,7 +259,7 @@ static bool walk_search(const struct unwind *walk, uint32_t number, struct cfi_r
         if (proof <= best || (proof != PROOF_CALLEE && !walk_goes_on(walk, &found, &begins)))
             continue;
         *caller = found;
-        *guessed = proof != PROOF_CALLEE && (best != PROOF_NONE || !begins);
+        *guessed = proof == PROOF_OTHER || (proof == PROOF_CALL && (best != PROOF_NONE || !begins));
         if (!*guessed)
             return true;
         best = proof;

@@ -111,10 +111,13 @@ def _end(session: "Session") -> None:
     error = getattr(sys, "last_value", None)
     where = (f"lockstep: rank {session.rank} of job '{session.job}' exits with an open session"
              f"{_forgotten(session)}")
-    if session._closing is not None:
+    if session.closes:
         print(f"{where}, whose close was interrupted: it may count as lost", file=sys.stderr)
         return
     try:
+        if session._closing is not None:  # A close that was interrupted, and has ended since.
+            session.close(at_exit=True)
+            return
         if ended_well() and not session.left:
             session._settle()
         if dies(session):

@@ -206,6 +206,11 @@ class Session(Collectives):
         return self._step is not None
 
     @property
+    def closes(self) -> bool:
+        """True while a close that was interrupted goes on."""
+        return self._closing is not None and not self._closing[0].done
+
+    @property
     def in_flight(self) -> List[str]:
         """Names of collectives that have begun, and that nobody has waited for."""
         return [work.name for work in self._works]

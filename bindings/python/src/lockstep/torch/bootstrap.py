@@ -470,7 +470,7 @@ def _at_exit() -> None:
         function()
     opened = [_session, *(there.session for there in _groups.values())]
     if any(one is not None and one.handle and one.pid == os.getpid()
-           and (_exit.dies(one) or one._closing is not None or one.outlived and one._failed)
+           and (_exit.dies(one) or one.closes or one.outlived and one._failed)
            for one in opened):
         return  # The coordinator of this rank outlives the process, and the others may need it.
     if is_open():
