@@ -25,7 +25,7 @@
 // learning step waits for all members as it always does. Generation numbers, plan numbers and
 // rounds go on. The job keeps the incarnation of the coordinator that formed its generation. An
 // unseen member has left if another one tells its goodbye, or if all others have left and it has
-// not come for LOCKSTEP_BALLOT_AWAY_MS.
+// not come for LOCKSTEP_BALLOT_ELSEWHERE_MS.
 //
 // A living generation is worth more than workers that gather under its name: these are sent away
 // and come again. A new world may take the name of a job of which no member is connected for
@@ -205,12 +205,17 @@ static uint64_t resume_look(struct coordinator *core, struct worker *worker)
 }
 
 // The members that have come to this coordinator have left since, and the others do not come: they
-// have left, too, without a coordinator.
+// have left, too, without a coordinator. One that lives may be with a coordinator that is stopped.
 static void resume_desert(struct coordinator *core, struct job *job)
 {
     if (job->left == 0 || job->left + job->resuming.unseen < job->count ||
         !resume_deserted(core, job))
         return;
+    for (uint32_t rank = 0; rank < job->count; rank++) {
+        const struct worker *worker = job_worker(core, job, rank);
+        if (worker->back.unseen && core->now < worker->back.away_ms + LOCKSTEP_BALLOT_ELSEWHERE_MS)
+            return;
+    }
     for (uint32_t rank = 0; rank < job->count && job_running(job); rank++) {
         struct worker *worker = job_worker(core, job, rank);
         if (!worker->back.unseen)
@@ -302,8 +307,8 @@ static const char *resume_fault(const struct worker *worker, const struct up_hel
 
 // ---- Coming back --------------------------------------------------------------------------------
 
-// A member is unseen no more.
-static void resume_seen(struct coordinator *core, struct job *job)
+// A member is unseen no more. leaves: because it has left.
+static void resume_seen(struct coordinator *core, struct job *job, bool leaves)
 {
     if (--job->resuming.unseen > 0)
         return;
@@ -311,7 +316,8 @@ static void resume_seen(struct coordinator *core, struct job *job)
     journal_log(core, job, "job_resumed",
                 "all %" PRIu32 " ranks of generation %" PRIu64
                 " have come back to this coordinator%s; the last settled step is %" PRIu64,
-                job->count, job->number, job->left > 0 ? ", or have left" : "", job->settled);
+                job->count, job->number, leaves || job->left > 0 ? ", or have left" : "",
+                job->settled);
 }
 
 void resume_parted(struct coordinator *core, struct job *job, struct worker *worker)
@@ -319,10 +325,10 @@ void resume_parted(struct coordinator *core, struct job *job, struct worker *wor
     worker->back.away_ms = 0;
     if (worker->heartbeat.settled < job->settled)
         worker->heartbeat.settled = job->settled; // It has done its part of each final step.
-    if (!worker->back.unseen)
-        return;
+    if (!worker->back.unseen || worker->goodbye == GOODBYE_LOST)
+        return; // A verdict or a decision follows about one that is lost.
     worker->back.unseen = false;
-    resume_seen(core, job);
+    resume_seen(core, job, true);
 }
 
 // Stores how far the member is.
@@ -358,7 +364,7 @@ static void resume_announce(struct coordinator *core, struct job *job, const str
         return;
     }
     roster_seen(core, job, worker->rank);
-    resume_seen(core, job);
+    resume_seen(core, job, false);
 }
 
 static void resume_welcome(struct coordinator *core, const struct job *job,

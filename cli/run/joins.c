@@ -20,8 +20,8 @@
 
 #define ANSWER_MS 200 // Most milliseconds to wait until the coordinator knows of a signal.
 #define ASK_MS 1000 // Most milliseconds to wait for what did not fit in the socket.
-// So many packets at once may have filled the socket. It holds 278 with the usual wmem_default.
-#define FULL_PACKETS 64
+#define SOCKET_BYTES (64 * 1024) // The kernel doubles it. A packet takes 768 bytes of it.
+#define FULL_PACKETS 64 // So many packets at once may have filled the socket.
 #define JOINED "joined "
 #define REFUSED "refused "
 #define CAUSE "cause "
@@ -29,9 +29,12 @@
 
 int joins_open(struct joins *joins)
 {
+    const int bytes = SOCKET_BYTES;
     int fds[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
         return -1;
+    for (int i = 0; i < 2; i++)
+        (void)setsockopt(fds[i], SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
     joins->fd = fds[0];
     joins->coordinator_fd = fds[1];
     return 0;

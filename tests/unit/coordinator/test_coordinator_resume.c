@@ -365,7 +365,7 @@ static void leavers_that_never_came_have_left(void **state)
     come_back(story, 1, &hello);
     story_sleep(story, 3000);
     story_leave(story, 1, 7);
-    story_sleep(story, LOCKSTEP_BALLOT_AWAY_MS - 4000);
+    story_sleep(story, LOCKSTEP_BALLOT_ELSEWHERE_MS - 4000);
     assert_int_equal(story_job(story, 0).state, JOB_RESUMING);
     story_sleep(story, 4000);
     assert_int_equal(story_job(story, 0).state, JOB_FINISHED);
