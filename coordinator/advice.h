@@ -12,19 +12,20 @@ struct text;
 struct up_lost;
 struct worker;
 
-// What is known of the process of a lost rank.
+// How much is known about the process of a lost rank.
 enum advice {
     ADVICE_SEEN, // A mate saw its end.
     ADVICE_ENDED, // Its streams have ended. They also do when it executes another program.
     ADVICE_PARTED, // Nobody has seen its end: a network can end links, and refuse connections.
-    ADVICE_STOPPED, // It is stopped.
+    ADVICE_STOPPED, // The process is stopped, by a signal or a debugger.
     ADVICE_SILENT, // Nothing is heard of it.
-    ADVICE_LIAR, // It broke the protocol, and may be alive.
+    ADVICE_LIAR, // The rank sent something impossible. Its process may be alive.
 };
 
-bool advice_is_of_an_end(
-    enum advice advice); // True if the process has ended, for all that is known.
-// What to do after the advice. Where the other ranks go on, nobody has to start the job again: "".
+// True if the process has ended, for all that is known.
+bool advice_is_of_an_end(enum advice advice);
+// Returns the last words of a verdict, which say to start the job again; "" if the other ranks go
+// on without the lost one.
 const char *advice_again(const struct worker *worker);
 // Adds that a rank was lost, why, and what to do.
 void advice_sentence(const struct worker *worker, const char *cause, enum advice advice,

@@ -49,7 +49,7 @@ struct launcher_word {
     char text[LOCKSTEP_TEXT_BYTES]; // The signal's name, or the sentence about the worker.
 };
 
-// What the launcher was not told yet.
+// Facts that wait because the socket to the launcher was full.
 struct launcher_unsent {
     bool joined[LOCKSTEP_MAX_WORLD]; // By rank hint.
     uint32_t joined_count; // How many of `joined` are true.

@@ -105,7 +105,7 @@ void joins_read_all(struct joins *joins)
     const uint64_t deadline = clock_now_ms() + ASK_MS;
     joins_read(joins);
     if (joins->asked)
-        return; // It has not answered for a second.
+        return; // The coordinator was asked before, and has not answered within ASK_MS.
     for (uint64_t now = clock_now_ms(); joins->fd >= 0 && joins->behind && now < deadline;
          now = clock_now_ms()) {
         struct pollfd ready = {.fd = joins->fd, .events = POLLIN};

@@ -662,18 +662,24 @@ static void test_a_stopped_mate_comes_first(void **state)
 
 // ---- Answers -----------------------------------------------------------------------------------
 
+// Returns the place that the session names once a gradient is missing there. On a busy machine the
+// driving thread may not answer in time.
+static const struct answer_place *ask_until_missing(uint64_t id)
+{
+    const uint64_t deadline_ms = patience_ms();
+    do
+        ask(id, INSPECT_PLACE);
+    while (part_of(ANSWER_PLACE)->u.place.missing_total == 0 && clock_now_ms() < deadline_ms);
+    return &part_of(ANSWER_PLACE)->u.place;
+}
+
 static void test_an_answer_names_what_is_missing(void **state)
 {
     struct trainer *trainer = *state;
     trainer_start(trainer);
     lockstep_call *call = trainer_begin(trainer);
     assert_int_equal(lockstep_grad_ready(trainer->module, call, 1, NULL, NULL), 0);
-    // On a busy machine the driving thread may not answer in time.
-    const uint64_t deadline_ms = patience_ms();
-    do
-        ask(71, INSPECT_PLACE);
-    while (part_of(ANSWER_PLACE)->u.place.missing_total == 0 && clock_now_ms() < deadline_ms);
-    const struct answer_place *place = &part_of(ANSWER_PLACE)->u.place;
+    const struct answer_place *place = ask_until_missing(71);
     assert_int_equal(there.part_count, 1);
     assert_int_equal(place->missing_total, 2);
     assert_int_equal(place->missing_count, 2);
@@ -697,11 +703,7 @@ static void test_an_answer_names_what_a_step_that_accumulates_lacks(void **state
     assert_int_equal(lockstep_step_begin(trainer->session, &options, NULL), 0);
     assert_int_equal(lockstep_call_begin(trainer->module, &call), 0);
     assert_int_equal(lockstep_grad_ready(trainer->module, call, 1, NULL, NULL), 0);
-    const uint64_t deadline_ms = patience_ms();
-    do
-        ask(74, INSPECT_PLACE);
-    while (part_of(ANSWER_PLACE)->u.place.missing_total == 0 && clock_now_ms() < deadline_ms);
-    const struct answer_place *place = &part_of(ANSWER_PLACE)->u.place;
+    const struct answer_place *place = ask_until_missing(74);
     assert_int_equal(place->missing_total, 2);
     assert_string_equal(place->missing[0], "first");
     assert_string_equal(place->missing[1], "third");

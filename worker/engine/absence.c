@@ -4,6 +4,7 @@
 
 #include "worker/engine/absence.h"
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/control/grpc.h"
@@ -93,11 +94,9 @@ void absence_tell_goodbyes(struct lockstep_session *session)
         const struct farewell *said = transport_farewell(session->transport, rank);
         struct up_message message = {
             .kind = UP_LOST, .u.lost = {.rank = rank, .step = UP_LOST_NEVER, .proof = PROOF_WORD}};
-        uint64_t *told = &end->goodbyes_of[rank / 64];
-        const uint64_t bit = UINT64_C(1) << rank % 64;
-        if (!said || said->kind == FAREWELL_FROZEN || (*told & bit) != 0)
+        if (!said || said->kind == FAREWELL_FROZEN || bits_has(end->goodbyes_of, rank))
             continue;
-        *told |= bit;
+        bits_add(end->goodbyes_of, rank);
         message.u.lost.left = said->kind != FAREWELL_LOST || said->rank != rank;
         text_copy(message.u.lost.text, sizeof(message.u.lost.text), said->text);
         engine_send(session, &message);

@@ -111,7 +111,7 @@ static void a_late_reader_is_told_all(void **state)
     thread_join(&stream);
 }
 
-// The coordinator is stopped, so that it is not known who has joined.
+// Condition: the coordinator is stopped. Decision: no rank counts as one that has not joined.
 static void nothing_is_certain_without_an_answer(void **state)
 {
     (void)state;
