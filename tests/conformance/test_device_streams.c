@@ -414,28 +414,38 @@ static void end_of_hold(struct rank *rank, const struct device_trainer *trainer,
     DEVICE_CUDA(rank, trainer, mem_free_host(held->word));
 }
 
+#define LAST_STEP 3
+
+// Makes the steps before a close, which the stream `reads` ends. In the last one rank 0 holds a
+// stream of its device, and leaves out the first gradients.
+static void steps_to_last(struct rank *rank, struct device_trainer *trainer, void *stream,
+                          uint32_t left_out, struct held_stream *held)
+{
+    lockstep_call *call;
+    for (uint64_t step = 1; step <= LAST_STEP; step++) {
+        const bool holds = step == LAST_STEP && rank->rank == 0;
+        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
+        RANK_OK(rank, lockstep_call_begin(trainer->module, &call));
+        if (holds)
+            hold_for_a_while(rank, trainer, stream, held);
+        report_from(rank, trainer, call, step, holds ? left_out : 0);
+        RANK_OK(rank, lockstep_call_end(call));
+        RANK_OK(rank, lockstep_step_end(rank->session, trainer->reads));
+    }
+}
+
 // The last step is ended by a stream, and rank 0's device is seconds behind when the ranks close.
 static void last_step(struct rank *rank)
 {
-    const uint64_t step = 3;
     struct held_stream held;
     struct device_trainer trainer;
-    lockstep_call *call;
     device_trainer_open(rank, &trainer);
     device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
-    for (uint64_t i = 1; i <= step; i++) {
-        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
-        RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
-        if (i == step && rank->rank == 0)
-            hold_for_a_while(rank, &trainer, device_trainer_stream(&trainer, 0), &held);
-        report(rank, &trainer, call, i);
-        RANK_OK(rank, lockstep_call_end(call));
-        RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
-    }
+    steps_to_last(rank, &trainer, device_trainer_stream(&trainer, 0), 0, &held);
     RANK_OK(rank, lockstep_close(rank->session));
     rank->session = NULL;
     for (uint32_t p = 0; p < DEVICE_PARAMETERS; p++)
-        device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
+        device_trainer_expect(rank, &trainer, p, LAST_STEP, trainer.gradients[p]);
     if (rank->rank == 0)
         end_of_hold(rank, &trainer, &held);
     device_trainer_close(rank, &trainer);
@@ -455,22 +465,11 @@ static void close_keeps_the_last_step(void **state)
 // after rank 1 has left. context: not NULL: rank 1 leaves when rank 0 has seen the sum.
 static void last_step_behind(struct rank *rank)
 {
-    const uint64_t step = 3;
     struct held_stream held;
     struct device_trainer trainer;
-    lockstep_call *call;
     device_trainer_open(rank, &trainer);
     device_trainer_register(rank, &trainer, &(struct device_module){.calls_per_step = 1});
-    for (uint64_t i = 1; i <= step; i++) {
-        const bool leaves_out = i == step && rank->rank == 0;
-        RANK_OK(rank, lockstep_step_begin(rank->session, NULL, NULL));
-        RANK_OK(rank, lockstep_call_begin(trainer.module, &call));
-        if (leaves_out)
-            hold_for_a_while(rank, &trainer, trainer.reads, &held);
-        report_from(rank, &trainer, call, i, leaves_out);
-        RANK_OK(rank, lockstep_call_end(call));
-        RANK_OK(rank, lockstep_step_end(rank->session, trainer.reads));
-    }
+    steps_to_last(rank, &trainer, trainer.reads, 1, &held);
     if (rank->context)
         rank_meet(rank);
     if (rank->context && rank->rank == 1)
@@ -479,9 +478,9 @@ static void last_step_behind(struct rank *rank)
     rank->session = NULL;
     const float *result = device_trainer_look(rank, &trainer, 0, trainer.gradients[0]);
     for (int64_t i = 0; i < device_sizes[0]; i++)
-        RANK_EQUAL(rank, 2 * result[i], device_known(1, step, 0, i));
+        RANK_EQUAL(rank, 2 * result[i], device_known(1, LAST_STEP, 0, i));
     for (uint32_t p = 1; p < DEVICE_PARAMETERS; p++)
-        device_trainer_expect(rank, &trainer, p, step, trainer.gradients[p]);
+        device_trainer_expect(rank, &trainer, p, LAST_STEP, trainer.gradients[p]);
     if (rank->rank == 0)
         end_of_hold(rank, &trainer, &held);
     device_trainer_close(rank, &trainer);
